@@ -1,0 +1,1 @@
+"""Labels and pixels: where the samples come from, and who has what."""

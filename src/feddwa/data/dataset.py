@@ -1,0 +1,67 @@
+"""Samples of one task as plain arrays, and the fixed hold-out for data that come without a test part."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from feddwa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples of one task: the original training rows first, then the original test rows."""
+
+    name: str
+    x: np.ndarray  # (n, *shape): uint8 pixels (n, C, H, W), float32 features or int64 tokens; may be memory-mapped
+    y: np.ndarray  # (n,) int64 class labels (own data: any target array)
+    train_count: int  # rows [0, train_count) are training rows, the rest test rows
+    classes: int  # number of classes; 0 where the targets are not class labels
+    mean: tuple[float, ...] = ()  # per channel, on the [0, 1] scale; () = only scale uint8 to [0, 1]
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] = ()
+    client: np.ndarray | None = None  # (n,) natural client number of each row, if the data have owners
+
+    def __post_init__(self) -> None:
+        rows = len(self.x)
+        for column in (self.y, self.client):
+            if column is not None and len(column) != rows:
+                raise InputError(f"dataset {self.name}: {rows} samples but {len(column)} labels or owners")
+        if not 0 < self.train_count < rows:
+            raise InputError(
+                f"dataset {self.name}: {self.train_count} of {rows} rows are for training; "
+                "at least one training and one test row are needed"
+            )
+        if self.classes and not 0 <= self.y.min() <= self.y.max() < self.classes:
+            raise InputError(
+                f"dataset {self.name}: labels go from {self.y.min()} to {self.y.max()}, must be 0..{self.classes - 1}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.x.shape[1:]
+
+    @property
+    def owners(self) -> int:
+        """Number of natural clients, 0 where the data have none."""
+        return 0 if self.client is None else int(self.client.max()) + 1
+
+
+def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[np.ndarray, int]:
+    """An order of the rows with a stratified test part last, and the number of training rows before it.
+
+    Every owner gives `share` of its rows (at least one, never all), spread evenly over its labels. The draw is fixed:
+    the split belongs to the data, so that runs with different seeds are tested on the same rows.
+    """
+    rng = np.random.default_rng(0)
+    order = np.lexsort((rng.random(len(owner)), label, owner))  # by owner, then label, then chance
+    sizes = np.bincount(owner[order])
+    if (sizes == 1).any():
+        lonely = int(np.flatnonzero(sizes == 1)[0])
+        raise InputError(f"client {lonely} has 1 sample, must be at least 2 (train and test)")
+    wanted = np.clip(np.rint(share * sizes), 1, np.maximum(sizes - 1, 1)).astype(np.int64)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position inside the owner's rows
+    quota, size = np.repeat(wanted, sizes), np.repeat(sizes, sizes)
+    # Evenly spaced picks: row p of s is taken where floor((p + 1) * q / s) steps up; exactly q of the s rows are.
+    is_test = (place + 1) * quota // size > place * quota // size
+    return np.concatenate([np.sort(order[~is_test]), np.sort(order[is_test])]), int((~is_test).sum())

@@ -1,0 +1,89 @@
+"""What a partition is, and the few moves that every scheme is made of.
+
+Inside a scheme the currency is an *owner* array: owner[row] = client, or -1 for a row that nobody has.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+
+Reads = Literal["labels", "owners", "images", "nothing"]  # what of the data a scheme depends on
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who has what: row indices into a Dataset, one array per client."""
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+    groups: np.ndarray | None = None  # (N,) true hidden group of each client, where the setting has groups
+    turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
+    relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
+
+
+class Scheme(Protocol):
+    """A way to divide rows among clients: a frozen dataclass whose fields are its hyper-parameters."""
+
+    reads: ClassVar[Reads]
+
+    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+        """Divide rows [0, train_count) as training and the rest as test rows; pure function of its arguments."""
+        ...
+
+
+def rows_of(owner: np.ndarray, clients: int, first_row: int = 0) -> list[np.ndarray]:
+    """The rows of each client in ascending order; `first_row` is the number of the row that owner[0] speaks of."""
+    order = np.argsort(owner, kind="stable")
+    cuts = np.searchsorted(owner[order], np.arange(clients + 1))
+    return [order[start:stop] + first_row for start, stop in pairwise(cuts)]
+
+
+def deal(count: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """Owners of `count` rows dealt out at random; sizes differ by at most one."""
+    return rng.permutation(np.arange(count) % clients)
+
+
+def deal_both(labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+    """Training and test rows each dealt out at random, whatever their labels."""
+    train, test = deal(train_count, clients, rng), deal(len(labels) - train_count, clients, rng)
+    return Partition(rows_of(train, clients), rows_of(test, clients, train_count))
+
+
+def hand_out(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Owners such that client i gets counts[i, c] rows of class c, drawn at random; what is left over is nobody's."""
+    owner = np.full(len(labels), -1)
+    for c in range(counts.shape[1]):
+        rows = rng.permutation(np.flatnonzero(labels == c))[: counts[:, c].sum()]
+        owner[rows] = np.repeat(np.arange(len(counts)), counts[:, c])
+    return owner
+
+
+def split_pooled(owner: np.ndarray, clients: int, share: float, rng: np.random.Generator) -> Partition:
+    """Each client's rows split at random into training and test rows; at least one of each where it has two."""
+    train, test = [], []
+    for rows in rows_of(owner, clients):
+        mixed = rng.permutation(rows)
+        cut = int(np.clip(np.rint(share * len(rows)), 1, max(1, len(rows) - 1)))
+        test.append(np.sort(mixed[:cut]))
+        train.append(np.sort(mixed[cut:]))
+    return Partition(train, test)
+
+
+def block_groups(clients: int, groups: int) -> np.ndarray:
+    """(N,) group of each client: consecutive blocks whose sizes differ by at most one."""
+    return np.arange(clients) * groups // clients
+
+
+def draw_classes(owners: int, per_owner: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """(owners, classes) bool: exactly `per_owner` distinct classes each, every class held equally often (up to one).
+
+    Each owner takes the classes that the fewest hold so far, ties broken by chance, so the sets are disjoint for as
+    long as there are classes left, and no set structure is repeated.
+    """
+    held = np.zeros((owners, classes), dtype=bool)
+    for i in range(owners):
+        order = np.lexsort((rng.random(classes), held.sum(axis=0)))
+        held[i, order[:per_owner]] = True
+    return held

@@ -1,0 +1,90 @@
+"""The pathological setting: few classes per client (facts of the paper's first setting)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from feddwa.data.schemes.base import Partition, Reads, draw_classes, hand_out, rows_of
+from feddwa.errors import require
+
+
+@dataclass(frozen=True)
+class Pathological:
+    """Few classes per client, without group structure."""
+
+    reads: ClassVar[Reads] = "labels"
+
+    variant: Literal["shards", "classes"] = "shards"
+    "shards of label-sorted rows, as the authors' code has it; or exactly so many classes, as the paper's text has it"
+    shards_per_client: int = 2
+    "variant shards: shards that a client is dealt"
+    classes_per_client: int = 2
+    "variant classes: distinct classes of a client (the paper's number where the dataset has one)"
+
+    def __post_init__(self) -> None:
+        require(self.shards_per_client >= 1, "--param shards_per_client", self.shards_per_client, "at least 1")
+        require(self.classes_per_client >= 1, "--param classes_per_client", self.classes_per_client, "at least 1")
+
+    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+        """Divide by shards or by classes; a client's test rows follow its training rows."""
+        train, test = labels[:train_count], labels[train_count:]
+        divide = self._shards if self.variant == "shards" else self._classes
+        train_owner, test_owner = divide(train, test, clients, rng)
+        return Partition(rows_of(train_owner, clients), rows_of(test_owner, clients, train_count))
+
+    def _shards(
+        self, train: np.ndarray, test: np.ndarray, clients: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sort by label, cut into equal shards, deal them out; the test rows go the way of the training rows."""
+        count = clients * self.shards_per_client
+        valid = f"at most {len(train) // clients}: {len(train)} training rows, {clients} clients"
+        require(count <= len(train), "--param shards_per_client", self.shards_per_client, valid)
+        small, larger = divmod(len(train), count)
+        cuts = np.arange(1, count) * small + np.minimum(np.arange(1, count), larger)  # as np.array_split cuts
+        holder = rng.permutation(np.arange(count) % clients)
+        return _by_cuts(train, cuts, holder), _by_cuts(test, _same_cuts(cuts, train, test), holder)
+
+    def _classes(
+        self, train: np.ndarray, test: np.ndarray, clients: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Exactly so many classes per client; every class is split evenly among those who hold it."""
+        classes = int(train.max()) + 1
+        valid = f"at most {classes}, the classes of the data"
+        require(self.classes_per_client <= classes, "--param classes_per_client", self.classes_per_client, valid)
+        held = draw_classes(clients, self.classes_per_client, classes, rng)
+        return (
+            hand_out(train, even_counts(held, np.bincount(train, minlength=classes)), rng),
+            hand_out(test, even_counts(held, np.bincount(test, minlength=classes)), rng),
+        )
+
+
+def _by_cuts(labels: np.ndarray, cuts: np.ndarray, holder: np.ndarray) -> np.ndarray:
+    """Owner of each row when the label-sorted rows are cut at `cuts` and piece s belongs to holder[s]."""
+    owner = np.empty(len(labels), dtype=np.int64)
+    piece = np.searchsorted(cuts, np.arange(len(labels)), side="right")
+    owner[np.argsort(labels, kind="stable")] = holder[piece]
+    return owner
+
+
+def _same_cuts(cuts: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Where to cut the sorted test rows so that each class is cut at the same fraction as among the training rows.
+
+    With equal class proportions (CIFAR, CINIC, Tiny-ImageNet) these are plainly equal shards; with unequal ones
+    (EMNIST byclass) a shard would otherwise hold test classes that its owner never trained on.
+    """
+    classes = int(max(train.max(), test.max())) + 1
+    in_train, in_test = np.bincount(train, minlength=classes), np.bincount(test, minlength=classes)
+    end_train, end_test = np.cumsum(in_train), np.cumsum(in_test)
+    c = np.searchsorted(end_train, cuts, side="right")  # the class that the cut falls into
+    fraction = (cuts - (end_train[c] - in_train[c])) / np.maximum(in_train[c], 1)
+    shifted: np.ndarray = end_test[c] - in_test[c] + np.rint(fraction * in_test[c]).astype(np.int64)
+    return shifted
+
+
+def even_counts(held: np.ndarray, supply: np.ndarray) -> np.ndarray:
+    """(N, C) rows of each class per client: supply[c] split among the holders of c, shares differing by at most one."""
+    holders = held.sum(axis=0)
+    rank = np.cumsum(held, axis=0) - 1  # which of the holders a client is
+    share, rest = np.divmod(supply, np.maximum(holders, 1))
+    return np.where(held, share + (rank < rest), 0)

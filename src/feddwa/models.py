@@ -1,0 +1,227 @@
+"""The networks of the paper, a small default, and two that take data of any shape.
+
+Every network is a `Network`: a body that turns a sample into features and a head, the last linear layer. Methods that
+personalise the head alone find it under that name. Initial values come from torch's global generator.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from feddwa.errors import InputError, require, unknown
+
+Shape = tuple[int, ...]
+
+
+class Network(nn.Module):
+    """A body, and the linear head on its features."""
+
+    def __init__(self, body: nn.Module, features: int, classes: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *shape) -> (B, classes) logits."""
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+def cifar_cnn(shape: Shape, classes: int) -> Network:
+    """The CIFAR network of the paper: 1,204,874 parameters at 10 classes. BatchNorm comes after pooling."""
+    body = OrderedDict[str, nn.Module](
+        conv0=nn.Conv2d(3, 32, 3),  # (32, 30, 30)
+        relu0=nn.ReLU(),
+        pool0=nn.MaxPool2d(2),  # (32, 15, 15)
+        bn0=nn.BatchNorm2d(32),
+        conv1=nn.Conv2d(32, 64, 3),  # (64, 13, 13)
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),  # (64, 6, 6)
+        bn1=nn.BatchNorm2d(64),
+        flatten=nn.Flatten(),
+        fc0=nn.Linear(2304, 512),
+        dropout=nn.Dropout(0.5),
+        relu2=nn.ReLU(),
+    )
+    return Network(nn.Sequential(body), 512, classes)
+
+
+def emnist_cnn(shape: Shape, classes: int) -> Network:
+    """The EMNIST network of the paper's appendix (dense layer of 2,048): 2,278,334 parameters at 62 classes."""
+    return Network(_two_convolutions(32, 64, 2048), 2048, classes)
+
+
+def emnist_small(shape: Shape, classes: int) -> Network:
+    """The EMNIST network of clustered federated learning (Sattler): 18,506 parameters at 62 classes."""
+    return Network(_two_convolutions(6, 16), 256, classes)
+
+
+def _two_convolutions(first: int, second: int, dense: int | None = None) -> nn.Sequential:
+    """Two 5x5 convolutions with pooling on (1, 28, 28), flattened, and a dense layer where asked for."""
+    body = OrderedDict[str, nn.Module](
+        conv0=nn.Conv2d(1, first, 5),  # (first, 24, 24)
+        relu0=nn.ReLU(),
+        pool0=nn.MaxPool2d(2),
+        conv1=nn.Conv2d(first, second, 5),  # (second, 8, 8)
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),  # (second, 4, 4)
+        flatten=nn.Flatten(),
+    )
+    if dense is not None:
+        body |= {"fc0": nn.Linear(second * 16, dense), "relu2": nn.ReLU()}
+    return nn.Sequential(body)
+
+
+class Residual(nn.Module):
+    """relu(branch(x) + shortcut(x)); the shortcut is a 1x1 convolution where shapes differ."""
+
+    def __init__(self, branch: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.branch = branch
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else _conv_bn(inputs, outputs, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) -> (B, outputs, H / stride, W / stride)."""
+        return torch.relu(self.branch(x) + self.shortcut(x))
+
+
+def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return nn.Sequential(OrderedDict[str, nn.Module](conv=conv, bn=nn.BatchNorm2d(outputs)))
+
+
+def _basic(inputs: int, outputs: int, stride: int) -> Residual:
+    branch = nn.Sequential(_conv_bn(inputs, outputs, 3, stride), nn.ReLU(), _conv_bn(outputs, outputs, 3))
+    return Residual(branch, inputs, outputs, stride)
+
+
+def _bottleneck(inputs: int, middle: int, outputs: int) -> Residual:
+    narrow = _conv_bn(inputs, middle, 1), nn.ReLU(), _conv_bn(middle, middle, 3), nn.ReLU()
+    return Residual(nn.Sequential(*narrow, _conv_bn(middle, outputs, 1)), inputs, outputs, stride=1)
+
+
+def resnet8(shape: Shape, classes: int) -> Network:
+    """The released ResNet-8 for Tiny-ImageNet: 90,392 parameters at 200 classes, Kaiming-normal weights (fan-in)."""
+    body = OrderedDict[str, nn.Module](
+        stem=_conv_bn(3, 16, 3),
+        relu=nn.ReLU(),
+        pool=nn.MaxPool2d(3, stride=2, padding=1),
+        stage1=_basic(16, 16, stride=1),
+        stage2=_basic(16, 32, stride=2),
+        stage3=_basic(32, 64, stride=2),
+        average=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+    )
+    network = Network(nn.Sequential(body), 64, classes)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+    return network
+
+
+def resnet8_gkt(shape: Shape, classes: int) -> Network:
+    """FedGKT's ResNet-8, two bottleneck blocks and no pooling: 22,936 parameters at 200 classes."""
+    body = OrderedDict[str, nn.Module](
+        stem=_conv_bn(3, 16, 3),
+        relu=nn.ReLU(),
+        block1=_bottleneck(16, 16, 64),
+        block2=_bottleneck(64, 16, 64),
+        average=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+    )
+    return Network(nn.Sequential(body), 64, classes)
+
+
+def digits_cnn(shape: Shape, classes: int) -> Network:
+    """Two small convolutions for 8x8 digits: 6,090 parameters at 10 classes."""
+    body = OrderedDict[str, nn.Module](
+        conv0=nn.Conv2d(1, 16, 3, padding=1),  # (16, 8, 8)
+        relu0=nn.ReLU(),
+        pool0=nn.MaxPool2d(2),
+        conv1=nn.Conv2d(16, 32, 3, padding=1),  # (32, 4, 4)
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),  # (32, 2, 2)
+        flatten=nn.Flatten(),
+    )
+    return Network(nn.Sequential(body), 128, classes)
+
+
+def mlp(shape: Shape, classes: int) -> Network:
+    """One hidden layer of 64 on the flattened sample; on 8x8 digits this is 64-64-10."""
+    body = OrderedDict[str, nn.Module](flatten=nn.Flatten(), fc0=nn.Linear(prod(shape), 64), relu0=nn.ReLU())
+    return Network(nn.Sequential(body), 64, classes)
+
+
+def linear(shape: Shape, classes: int) -> Network:
+    """Multinomial logistic regression on the flattened sample."""
+    return Network(nn.Flatten(), prod(shape), classes)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network by name: how to build it and which samples it takes."""
+
+    build: Callable[[Shape, int], Network]
+    takes: str  # in words, for errors and lists
+    fits: Callable[[Shape], bool]
+
+
+def _exactly(*wanted: int) -> tuple[str, Callable[[Shape], bool]]:
+    return f"samples of shape {wanted}", lambda shape: shape == wanted
+
+
+def _is_colour(shape: Shape) -> bool:
+    return len(shape) == 3 and shape[0] == 3 and min(shape[1:]) >= 8
+
+
+_COLOUR = "colour images (3, H, W) of at least 8x8", _is_colour
+_ANY: tuple[str, Callable[[Shape], bool]] = "samples of any shape", lambda shape: prod(shape) > 0
+
+MODELS: dict[str, Model] = {
+    "cifar-cnn": Model(cifar_cnn, *_exactly(3, 32, 32)),
+    "emnist-cnn": Model(emnist_cnn, *_exactly(1, 28, 28)),
+    "emnist-small": Model(emnist_small, *_exactly(1, 28, 28)),
+    "resnet8": Model(resnet8, *_COLOUR),
+    "resnet8-gkt": Model(resnet8_gkt, *_COLOUR),
+    "digits-mlp": Model(mlp, *_exactly(1, 8, 8)),
+    "digits-cnn": Model(digits_cnn, *_exactly(1, 8, 8)),
+    "mlp": Model(mlp, *_ANY),
+    "linear": Model(linear, *_ANY),
+}
+
+_OF_DATASET = {
+    "digits": "digits-mlp",
+    "cifar10": "cifar-cnn",
+    "cifar100": "cifar-cnn",
+    "cinic10": "cifar-cnn",
+    "emnist": "emnist-cnn",
+    "emnist-letters": "emnist-cnn",
+    "emnist-balanced": "emnist-cnn",
+    "mnist": "emnist-cnn",
+    "fashion-mnist": "emnist-cnn",
+    "tiny-imagenet": "resnet8",
+    "tiny-imagenet-32": "resnet8",
+}
+
+
+def default_for(dataset: str | None) -> str:
+    """The network that the paper uses on a dataset; `mlp` for own data."""
+    return _OF_DATASET.get(dataset or "", "mlp")
+
+
+def make(name: str | None, shape: Shape, classes: int, dataset: str | None = None) -> Network:
+    """Build a network for samples of `shape`; `name` None means the default for the dataset."""
+    chosen = default_for(dataset) if name is None else name
+    if chosen not in MODELS:
+        raise unknown("--model", chosen, MODELS)
+    model = MODELS[chosen]
+    require(classes >= 1, "--model classes", classes, "at least 1")
+    if not model.fits(shape):
+        fitting = ", ".join(key for key, other in MODELS.items() if other.fits(shape))
+        raise InputError(f"--model {chosen}: takes {model.takes}, got {shape}; models that fit: {fitting or 'none'}")
+    return model.build(shape, classes)
