@@ -1,0 +1,109 @@
+"""Decoded datasets as raw arrays on disk: written once, checked and memory-mapped afterwards.
+
+An entry is a folder `<name>-<key>` with one .npy file per array and a manifest. It is written under another name and
+renamed in one step, so that a reader sees all of it or nothing; of two processes that decode the same data at the same
+time the second finds the place taken and uses the first one's.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddwa.data.dataset import Dataset
+from feddwa.errors import InputError
+
+VERSION = 1  # raise it when the decoded form changes, and old entries are not used any more
+log = logging.getLogger(__name__)
+
+
+def root() -> Path:
+    """FEDDWA_CACHE, or the user's cache folder."""
+    if own := os.environ.get("FEDDWA_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "feddwa"
+
+
+def find(name: str, key: str | None = None) -> Dataset | None:
+    """The sound entry of a dataset with this key, or the newest with any; a damaged entry is removed."""
+    pattern = re.escape(_slug(name)) + "-" + (key or "[0-9a-f]{16}")
+    entries = [entry for entry in root().glob("*") if re.fullmatch(pattern, entry.name)]
+    for entry in sorted(entries, key=lambda e: e.stat().st_mtime, reverse=True):
+        try:
+            return _read(entry)
+        except (OSError, ValueError, KeyError) as error:
+            log.warning("cache entry %s is damaged and will be made anew (%s)", entry, error)
+            shutil.rmtree(entry, ignore_errors=True)
+    return None
+
+
+def store(dataset: Dataset, key: str) -> Dataset:
+    """Write a dataset and give it back memory-mapped."""
+    final = root() / f"{_slug(dataset.name)}-{key}"
+    try:
+        root().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=root(), ignore_cleanup_errors=True) as folder:
+            _write(dataset, Path(folder))
+            try:
+                Path(folder).rename(final)
+            except OSError:
+                if not final.is_dir():  # taken by another process is fine, anything else is not
+                    raise
+    except OSError as error:
+        raise InputError(f"cache {root()}: cannot write ({error}); set FEDDWA_CACHE to a writable folder") from None
+    return _read(final)
+
+
+def _write(dataset: Dataset, folder: Path) -> None:
+    arrays = {"x": dataset.x, "y": dataset.y} | ({} if dataset.client is None else {"client": dataset.client})
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    manifest = {
+        "version": VERSION,
+        "name": dataset.name,
+        "train_count": dataset.train_count,
+        "classes": dataset.classes,
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "class_names": dataset.class_names,
+        "crc32": {name: _crc32(array) for name, array in arrays.items()},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _read(entry: Path) -> Dataset:
+    """The dataset of an entry; ValueError where an array is not what was written."""
+    manifest: dict[str, Any] = json.loads((entry / "manifest.json").read_text())
+    if manifest["version"] != VERSION:
+        raise ValueError(f"version {manifest['version']}")
+    arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in manifest["crc32"]}
+    for name, array in arrays.items():
+        if _crc32(array) != manifest["crc32"][name]:
+            raise ValueError(f"checksum of {name}.npy")
+    return Dataset(
+        name=manifest["name"],
+        x=arrays["x"],
+        y=arrays["y"],
+        train_count=manifest["train_count"],
+        classes=manifest["classes"],
+        mean=tuple(manifest["mean"]),
+        std=tuple(manifest["std"]),
+        class_names=tuple(manifest["class_names"]),
+        client=arrays.get("client"),
+    )
+
+
+def _crc32(array: np.ndarray) -> int:
+    """Checksum of the values, at about a gigabyte a second."""
+    return zlib.crc32(np.ascontiguousarray(array).data.cast("B"))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", Path(name).name.lower()).strip("-") or "data"

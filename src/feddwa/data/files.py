@@ -1,0 +1,81 @@
+"""A folder, a zip or a tar archive, read the same way: names in a fixed order, and the bytes behind a name."""
+
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+import zipfile
+import zlib
+from functools import cached_property
+from pathlib import Path
+
+from feddwa.errors import InputError
+
+
+class Tree:
+    """The files under `path`, which is a folder or an archive; names are relative, with forward slashes, sorted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def where(self, name: str) -> str:
+        """How to speak of a file in an error."""
+        return f"{self.path}/{name}"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All files of the tree; hidden ones are left out."""
+        found = [name for name, _, _ in self._listing] if self._archive is None else list(self._archive)
+        return sorted(name for name in found if not any(part.startswith((".", "__MACOSX")) for part in name.split("/")))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; one that ends in .gz is unpacked."""
+        try:
+            data = (self.path / name).read_bytes() if self._archive is None else self._member(name)
+            return gzip.decompress(data) if name.endswith(".gz") else data
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.where(name)}: cannot be read, truncated or damaged ({error})") from None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that change with any file (name, size, time of change), but not with the place of the tree."""
+        if self.path.is_file():
+            status = self.path.stat()
+            listing = [(self.path.name, status.st_size, status.st_mtime_ns)]
+        else:
+            listing = self._listing
+        return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:16]
+
+    @cached_property
+    def _listing(self) -> list[tuple[str, int, int]]:
+        """(name, bytes, time of change) of every file in the folder."""
+        found = []
+        for folder, _, files in os.walk(self.path):
+            for file in files:
+                status = os.stat(os.path.join(folder, file))
+                name = Path(folder, file).relative_to(self.path).as_posix()
+                found.append((name, status.st_size, status.st_mtime_ns))
+        return sorted(found)
+
+    @cached_property
+    def _archive(self) -> dict[str, bytes | None] | None:
+        """Members of the archive, None for a folder. A zip's are read on demand, a tar's, without index, at once."""
+        if self.path.is_dir():
+            return None
+        try:
+            if zipfile.is_zipfile(self.path):
+                with zipfile.ZipFile(self.path) as archive:
+                    return {info.filename: None for info in archive.infolist() if not info.is_dir()}
+            with tarfile.open(self.path) as tar:
+                return {m.name: file.read() for m in tar if m.isfile() and (file := tar.extractfile(m)) is not None}
+        except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.path}: not a readable zip or tar archive ({error})") from None
+
+    def _member(self, name: str) -> bytes:
+        content = (self._archive or {})[name]
+        return self._zip.read(name) if content is None else content
+
+    @cached_property
+    def _zip(self) -> zipfile.ZipFile:
+        return zipfile.ZipFile(self.path)

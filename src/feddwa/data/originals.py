@@ -1,0 +1,160 @@
+"""Readers of the datasets' original distributions. Each takes a tree and gives None where its files are not there."""
+
+import io
+import pickle
+import struct
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feddwa.data.files import Tree
+from feddwa.data.images import SUFFIXES, decode
+from feddwa.errors import InputError
+
+
+class Raw(NamedTuple):
+    """What a reader gives: training rows first, then test rows."""
+
+    x: np.ndarray  # (n, C, H, W) uint8
+    y: np.ndarray  # (n,) int64
+    train_count: int
+    class_names: tuple[str, ...] = ()
+
+
+def cifar_batches(
+    tree: Tree, shape: tuple[int, ...], train: Sequence[str], test: str, meta: str, label: str
+) -> Raw | None:
+    """CIFAR's python version: pickled dicts with `data` (n, 3072) and a list `label` (labels or fine_labels)."""
+    paths = {PurePosixPath(name).name: name for name in tree.names}
+    if not paths.keys() & {*train, test}:
+        return None
+    missing = [name for name in (*train, test) if name not in paths]
+    if missing:
+        raise InputError(f"{tree.path}: {missing[0]} is missing")
+    batches = [_cifar_batch(tree, paths[name], shape, label) for name in (*train, test)]
+    names = _unpickle(tree, paths[meta]).get(label.removesuffix("s").encode() + b"_names", []) if meta in paths else []
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return Raw(x, y, len(y) - len(batches[-1][1]), tuple(bytes(name).decode() for name in names))
+
+
+def _cifar_batch(tree: Tree, name: str, shape: tuple[int, ...], label: str) -> tuple[np.ndarray, np.ndarray]:
+    batch = _unpickle(tree, name)
+    data, labels = batch.get(b"data"), batch.get(label.encode())
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or not isinstance(labels, list):
+        raise InputError(f"{tree.where(name)}: must hold b'data' (n, {np.prod(shape)}) uint8 and b'{label}'")
+    if data.shape != (len(labels), np.prod(shape)):
+        raise InputError(f"{tree.where(name)}: data of shape {data.shape} with {len(labels)} labels")
+    return data.reshape(-1, *shape), np.array(labels, dtype=np.int64)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Builds NumPy arrays and plain containers, nothing else: a pickle from elsewhere must not run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        reconstruct = np.empty(0).__reduce__()[0]  # where it lives differs between NumPy 1 and 2
+        allowed = {
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
+            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
+            ("_codecs", "encode"): lambda text, codec: text.encode("latin1"),  # how old protocols write bytes
+        }
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"it wants to load {module}.{name}")
+        return allowed[module, name]
+
+
+def _unpickle(tree: Tree, name: str) -> dict[bytes, Any]:
+    try:
+        content = _ArraysOnly(io.BytesIO(tree.read(name)), encoding="bytes").load()
+    except InputError:
+        raise
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise InputError(f"{tree.where(name)}: not a CIFAR batch ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{tree.where(name)}: not a CIFAR batch (holds {type(content).__name__})")
+    return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
+
+
+def idx_files(
+    tree: Tree, shape: tuple[int, ...], train: str, test: str, transposed: bool = False, first_label: int = 0
+) -> Raw | None:
+    """MNIST's format, plain or .gz; EMNIST's images are stored transposed, and its letters are counted from 1."""
+    paths = {PurePosixPath(n).name.removesuffix(".gz").replace(".idx", "-idx"): n for n in tree.names}
+    wanted = [f"{part}-{kind}" for part in (train, test) for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    if not paths.keys() & set(wanted):
+        return None
+    missing = [name for name in wanted if name not in paths]
+    if missing:
+        raise InputError(f"{tree.path}: {missing[0]} (or .gz) is missing")
+    train_x, train_y, test_x, test_y = (_idx(tree, paths[name]) for name in wanted)
+    for name, images, labels in ((wanted[0], train_x, train_y), (wanted[2], test_x, test_y)):
+        if images.shape[1:] != shape[1:] or len(images) != len(labels):
+            found = f"images {images.shape} with {len(labels)} labels"
+            raise InputError(f"{tree.where(name)}: {found}, must be (n, {shape[1]}, {shape[2]}) with n labels")
+    x = np.concatenate([train_x, test_x])[:, None]
+    x = np.ascontiguousarray(x.swapaxes(2, 3)) if transposed else x
+    return Raw(x, np.concatenate([train_y, test_y]).astype(np.int64) - first_label, len(train_y))
+
+
+def _idx(tree: Tree, name: str) -> np.ndarray:
+    """One IDX file of bytes: two zeros, type 8, the number of axes, their lengths (big-endian), the values."""
+    data = tree.read(name)
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+        raise InputError(f"{tree.where(name)}: not an IDX file of bytes")
+    axes = struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
+    values = np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * data[3])
+    if values.size != np.prod(axes, dtype=np.int64):
+        raise InputError(f"{tree.where(name)}: {values.size} values, its header says {axes}; truncated?")
+    return values.reshape(axes)
+
+
+def class_folders(tree: Tree, shape: tuple[int, ...], train: str = "train", test: str = "test") -> Raw | None:
+    """Images under <split>/<class>/, as CINIC-10 has them; further splits are left alone."""
+    rows = [(parts[-3], parts[-2], name) for name in _images(tree) if len(parts := name.split("/")) >= 3]
+    return _from_rows(tree, shape, [row for row in rows if row[0] in (train, test)], train, 1)
+
+
+def tiny_imagenet(tree: Tree, shape: tuple[int, ...], reduce: int = 1) -> Raw | None:
+    """train/<wnid>/images/*, and val/images/* whose classes stand in val_annotations.txt (or val/<wnid>/*, rearranged).
+
+    The class is the place of its wnid in sorted order. Reading val/images as a class folder, as a generic image-folder
+    reader does, would give every validation image class 0.
+    """
+    listed = [name for name in tree.names if name.endswith("val/val_annotations.txt")]
+    lines = tree.read(listed[0]).decode(errors="replace").splitlines() if listed else []
+    wnid_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
+    rows = []
+    for name in _images(tree):
+        parts = name.split("/")
+        folders = [part for part in parts[:-1] if part != "images"]
+        if "val" in parts and folders and folders[-1] == "val":
+            if parts[-1] not in wnid_of:
+                raise InputError(f"{tree.where(name)}: not in val_annotations.txt")
+            rows.append(("val", wnid_of[parts[-1]], name))
+        elif len(folders) >= 2 and folders[-2] in ("train", "val"):
+            rows.append((folders[-2], folders[-1], name))
+    return _from_rows(tree, shape, rows, "train", reduce)
+
+
+def _images(tree: Tree) -> list[str]:
+    return [name for name in tree.names if name.lower().endswith(SUFFIXES)]
+
+
+def _from_rows(
+    tree: Tree, shape: tuple[int, ...], rows: list[tuple[str, str, str]], train: str, reduce: int
+) -> Raw | None:
+    """Decode (split, class, file) rows, the training rows first; classes are numbered in sorted order."""
+    if not rows:
+        return None
+    rows = sorted(rows, key=lambda row: (row[0] != train, row[2]))
+    names = sorted({row[1] for row in rows if row[0] == train})
+    number = {name: i for i, name in enumerate(names)}
+    strange = [row for row in rows if row[1] not in number]
+    if strange:
+        raise InputError(f"{tree.where(strange[0][2])}: class {strange[0][1]!r} has no {train} images")
+    x = decode(((tree.where(name), tree.read(name)) for _, _, name in rows), len(rows), shape, reduce)
+    y = np.array([number[row[1]] for row in rows], dtype=np.int64)
+    return Raw(x, y, sum(row[0] == train for row in rows), tuple(names))
