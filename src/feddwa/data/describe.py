@@ -1,0 +1,131 @@
+"""Who has what: counts, heterogeneity in numbers, a table and a picture."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from feddwa.data.dataset import Dataset
+from feddwa.data.partition import Partition
+from feddwa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Description:
+    """Labels as the clients see them (relabelled where the partition relabels)."""
+
+    counts: np.ndarray  # (N, C) rows of each class, training and test together
+    train_sizes: np.ndarray  # (N,)
+    test_sizes: np.ndarray  # (N,)
+    class_names: tuple[str, ...]
+    groups: np.ndarray | None
+    turns: np.ndarray | None
+
+    @property
+    def shares(self) -> np.ndarray:
+        """(N, C) label distribution of each client."""
+        shares: np.ndarray = self.counts / self.counts.sum(axis=1, keepdims=True)
+        return shares
+
+    @property
+    def label_distance(self) -> float:
+        """Mean total variation distance between two clients' label distributions: 0 = equal, 1 = no class in common."""
+        shares, clients = self.shares, len(self.counts)
+        if clients < 2:
+            return 0.0
+        total = sum(np.abs(shares[i] - shares[i + 1 :]).sum() for i in range(clients))
+        return float(total / 2 / (clients * (clients - 1) / 2))
+
+    @property
+    def effective_classes(self) -> np.ndarray:
+        """(N,) exp of the entropy of the label distribution: c where c classes are equally frequent."""
+        shares = self.shares
+        logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+        effective: np.ndarray = np.exp(-(shares * logs).sum(axis=1))
+        return effective
+
+    def summary(self) -> dict[str, float | int]:
+        """The figures in one flat mapping, for printing and for JSON."""
+        sizes = self.train_sizes + self.test_sizes
+        return {
+            "clients": len(sizes),
+            "samples_min": int(sizes.min()),
+            "samples_median": float(np.median(sizes)),
+            "samples_max": int(sizes.max()),
+            "classes_mean": float((self.counts > 0).sum(axis=1).mean()),
+            "effective_classes_mean": float(self.effective_classes.mean()),
+            "label_distance_mean": self.label_distance,
+        }
+
+
+def describe(dataset: Dataset, partition: Partition) -> Description:
+    """Count who has what."""
+    if not dataset.classes or dataset.y.ndim != 1:
+        raise InputError(f"dataset {dataset.name} has no class labels to describe a partition by")
+    counts = np.zeros((len(partition.train), dataset.classes), dtype=np.int64)
+    for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):
+        labels = dataset.y[np.concatenate([train, test])]
+        seen = labels if partition.relabel is None else partition.relabel[i][labels]
+        counts[i] = np.bincount(seen, minlength=dataset.classes)
+    return Description(
+        counts=counts,
+        train_sizes=np.array([len(rows) for rows in partition.train]),
+        test_sizes=np.array([len(rows) for rows in partition.test]),
+        class_names=dataset.class_names or tuple(map(str, range(dataset.classes))),
+        groups=partition.groups,
+        turns=partition.turns,
+    )
+
+
+def table(description: Description, most: int = 20) -> Table:
+    """A line per client (the first `most`): sizes, classes, effective classes, the largest classes."""
+    left_out = max(0, len(description.counts) - most)
+    out = Table(caption=f"and {left_out} more clients" if left_out else None)
+    marks = {"group": description.groups, "quarter turns": description.turns}
+    shown = {heading: column for heading, column in marks.items() if column is not None}
+    for heading in ("client", *shown, "train", "test", "classes", "effective"):
+        out.add_column(heading, justify="right", no_wrap=True)
+    out.add_column("largest classes")
+    effective = description.effective_classes
+    for i, counts in enumerate(description.counts[:most]):
+        largest = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c]]
+        out.add_row(
+            str(i),
+            *(str(column[i]) for column in shown.values()),
+            f"{description.train_sizes[i]:,}",
+            f"{description.test_sizes[i]:,}",
+            str(np.count_nonzero(counts)),
+            f"{effective[i]:.1f}",
+            ", ".join(f"{description.class_names[c]} {counts[c] / counts.sum():.0%}" for c in largest),
+        )
+    return out
+
+
+def draw(description: Description, path: str | Path, title: str = "") -> None:
+    """A picture of clients x classes (area = rows) with the sizes beside it; the file's suffix says the format."""
+    from matplotlib.figure import Figure  # no pyplot: no display, no global state
+    from matplotlib.ticker import MaxNLocator
+
+    clients, classes = description.counts.shape
+    figure = Figure(figsize=(min(4 + 0.22 * classes, 16), min(2 + 0.18 * clients, 24)), layout="constrained")
+    grid, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
+    if classes <= 30:
+        who, what = np.nonzero(description.counts)
+        area = description.counts[who, what] / description.counts.max()
+        colour = "tab:blue" if description.groups is None else description.groups[who]
+        grid.scatter(what, who, s=120 * area, c=colour, cmap=None if description.groups is None else "tab10")
+        grid.set_xticks(range(classes), description.class_names, rotation=60, ha="right", fontsize="small")
+    else:  # too many classes for dots
+        grid.imshow(description.shares, aspect="auto", cmap="Blues", interpolation="nearest")
+    grid.set(xlabel="class", ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
+    rows = np.arange(clients)
+    bars.barh(rows, description.train_sizes, label="train")
+    bars.barh(rows, description.test_sizes, left=description.train_sizes, label="test")
+    bars.set(xlabel="samples")
+    bars.yaxis.set_major_locator(MaxNLocator(integer=True))
+    bars.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1))
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {path}: cannot write the picture ({error})") from None
