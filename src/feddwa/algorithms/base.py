@@ -1,0 +1,60 @@
+"""The one interface of all algorithms: what a client does to its row, and how the server mixes rows.
+
+Both halves are written once, against a leading client axis. The client half never sees another client's row, the server
+half never sees data. Everything that crosses between them is a message, a mapping part -> name -> (m, *shape).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from feddwa.engine.rows import Cohort, Row, Rows, State
+from feddwa.engine.trainer import Trainer
+
+Info = Mapping[
+    str, Tensor
+]  # what the server reports of a round; "weights" (m, m) is P, row i = who client i listens to
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is known before the first round."""
+
+    initial: Row  # the parameters that everybody starts from
+    clients: int  # N
+    sizes: Tensor  # (N,) training samples of each client
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Base of all algorithms: a frozen dataclass whose fields are the hyper-parameters."""
+
+    title: ClassVar[str]  # as the literature writes it
+    summary: ClassVar[str]  # one line for `feddwa list algorithms`
+    validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
+
+    def setup(self, problem: Problem) -> tuple[State, State]:
+        """The server's state, and what each client remembers between rounds (rows; BatchNorm statistics come besides)."""
+        raise NotImplementedError
+
+    def download(self, server: State, cohort: Cohort) -> State:
+        """The message to each client of the cohort."""
+        raise NotImplementedError
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """A client's round: the message to the server, and the new memory."""
+        raise NotImplementedError
+
+    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+        """The server's round: its new state, and what there is to report."""
+        raise NotImplementedError
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> Rows:
+        """The models that are evaluated before local training, from what a client holds then."""
+        return download["model"]
+
+    def trained(self, upload: State, memory: State) -> Rows:
+        """The models that are evaluated after local training."""
+        return upload["model"]

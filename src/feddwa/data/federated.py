@@ -1,0 +1,114 @@
+"""The device-resident federated dataset: one tensor of samples, and for every client the row numbers it owns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddwa.data.dataset import Dataset
+from feddwa.data.partition import Partition
+
+
+class Batch(NamedTuple):
+    """Samples ready for a network."""
+
+    x: Tensor  # (..., B, *shape) floats, normalised; token ids stay integers
+    y: Tensor  # (..., B)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one kind (train, validation, test) of every client."""
+
+    index: Tensor  # (N, longest) int64 row numbers into the samples; meaningless beyond a client's size
+    sizes: Tensor  # (N,) int64, on the CPU
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """All clients' samples on one device, gathered by index inside the training program: no loader, no copies."""
+
+    x: Tensor  # (n, *shape) uint8, float or int64
+    y: Tensor  # (n,)
+    splits: Mapping[str, Split]  # "train", "test" and, where an algorithm asks for it, "validation"
+    classes: int
+    scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
+    shift: Tensor | None
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, N."""
+        return len(self.splits["train"].sizes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.x.device
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> Batch:
+        """The samples at `index` (..., B) as network input of the given float type."""
+        x, y = self.x[index], self.y[index]
+        if self.scale is not None and self.shift is not None:
+            x = torch.addcmul(self.shift.to(dtype), x.to(dtype), self.scale.to(dtype))
+        elif x.is_floating_point():
+            x = x.to(dtype)
+        return Batch(x, y.to(dtype) if y.is_floating_point() else y)
+
+    def hold_out(self, share: float, rng: np.random.Generator) -> "FederatedData":
+        """The same data with a share of every client's *training* samples set apart as split "validation"."""
+        train, kept, held = self.splits["train"], [], []
+        for index, size in zip(train.index.cpu().numpy(), train.sizes.tolist(), strict=True):
+            order = rng.permutation(index[:size])
+            cut = min(max(1, round(share * size)), size - 1)  # at least one sample on either side
+            held.append(order[:cut])
+            kept.append(np.sort(order[cut:]))
+        splits = {**self.splits, "train": _split(kept, self.device), "validation": _split(held, self.device)}
+        return replace(self, splits=splits)
+
+
+def federate(dataset: Dataset, partition: Partition, device: torch.device) -> FederatedData:
+    """Bring a dataset and its partition onto a device, the clients' turns and relabellings applied."""
+    x, y = dataset.x, dataset.y
+    if partition.turns is not None:
+        x = np.array(x)
+        for turns, rows in zip(partition.turns, _rows(partition), strict=True):
+            x[rows] = np.rot90(x[rows], int(turns), axes=(-2, -1))
+    if partition.relabel is not None:
+        y = y.copy()
+        for new, rows in zip(partition.relabel, _rows(partition), strict=True):
+            y[rows] = new[y[rows]]
+    scale, shift = _normalisation(dataset)
+    return FederatedData(
+        x=torch.from_numpy(np.array(x)).to(device),
+        y=torch.from_numpy(np.array(y)).to(device),
+        splits={"train": _split(partition.train, device), "test": _split(partition.test, device)},
+        classes=dataset.classes,
+        scale=None if scale is None else scale.to(device),
+        shift=None if shift is None else shift.to(device),
+    )
+
+
+def _rows(partition: Partition) -> list[np.ndarray]:
+    """Every client's rows, train and test."""
+    return [np.concatenate(pair) for pair in zip(partition.train, partition.test, strict=True)]
+
+
+def _split(rows: list[np.ndarray], device: torch.device) -> Split:
+    index = np.zeros((len(rows), max(len(own) for own in rows)), dtype=np.int64)
+    for line, own in zip(index, rows, strict=True):
+        line[: len(own)] = own
+    return Split(torch.from_numpy(index).to(device), torch.tensor([len(own) for own in rows]))
+
+
+def _normalisation(dataset: Dataset) -> tuple[Tensor | None, Tensor | None]:
+    """Scale and shift such that x * scale + shift = (x / top - mean) / std, with top = 255 for bytes and 1 for floats."""
+    is_bytes = dataset.x.dtype == np.uint8
+    if not is_bytes and not dataset.mean:
+        return None, None
+    mean, std = np.array(dataset.mean or (0.0,)), np.array(dataset.std or (1.0,))
+    shape = (-1, *[1] * (dataset.x.ndim - 2)) if dataset.x.ndim > 2 else (-1,)
+    scale = torch.from_numpy(1 / (std * (255 if is_bytes else 1)))
+    return scale.reshape(shape), torch.from_numpy(-mean / std).reshape(shape)

@@ -1,0 +1,59 @@
+"""Every client's model on its own samples, all at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from feddwa.engine import keys
+from feddwa.engine.network import Net
+from feddwa.engine.rows import Row, Rows, take
+from feddwa.engine.trainer import Engine
+
+SAMPLES_AT_ONCE = 4096  # over all clients: bounds the memory of activations
+
+
+class Scores(NamedTuple):
+    """How well each model does on its client's samples."""
+
+    accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
+    loss: Tensor  # (m,) float64, mean
+
+
+def evaluate(engine: Engine, model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
+    """Scores of row i on the samples of client ids[i], in evaluation mode (BatchNorm uses the running statistics)."""
+    own, device = engine.data.splits[split], engine.data.device
+    by_size = torch.argsort(own.sizes[ids], descending=True, stable=True)
+    sizes, place = own.sizes[ids][by_size], by_size.to(device)
+    index = own.index[ids.to(device)][place]  # (m, longest)
+    model, buffers = take(model, by_size), take(buffers, by_size)
+    right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
+    engine.module.eval()
+    width = max(1, SAMPLES_AT_ONCE // len(ids))
+    for start in range(0, int(sizes[0]), width):
+        active = int((sizes > start).sum())
+        samples = index[:active, start : start + width]
+        real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
+        hits, losses = _score(engine, _first(model, active), _first(buffers, active), samples)
+        right[:active] += hits.masked_fill(~real.to(device), 0).sum(1)
+        loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
+    back, total = torch.argsort(by_size), sizes.to(torch.float64)
+    return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
+
+
+@torch.no_grad()
+def _score(engine: Engine, model: Rows, buffers: Rows, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Hits and losses of single samples: (a, b) each, in float64."""
+
+    def one(params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
+        losses = torch.vmap(lambda output, target: engine.loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
+        classified = outputs.ndim == 2 and not y.is_floating_point()
+        hits = (outputs.argmax(1) == y).double() if classified else torch.full_like(losses, torch.nan).double()
+        return hits, losses.double()
+
+    return torch.vmap(one)(model, buffers, *engine.data.batch(samples, engine.dtype))  # type: ignore[no-any-return]
+
+
+def _first(rows: Rows, active: int) -> Rows:
+    return {name: value[:active] for name, value in rows.items()}

@@ -1,0 +1,65 @@
+"""Keyed randomness: every draw is a pure function of (seed, round, client, purpose, ...), never of a global state.
+
+Keys and draws are 64-bit integers mixed by SplitMix64's finaliser in exact tensor arithmetic, so a draw is the same on
+every device and backend, and a client's draws do not depend on who else is in the batch, on chunking or on a resume.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
+
+
+def _mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser: a bijection of 64-bit integers that flips each output bit with probability one half."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47  # the mask turns >> into an unsigned shift
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def fold(key: Tensor, data: Tensor | int) -> Tensor:
+    """A new key from a key and a number; both may be tensors, broadcast against each other."""
+    number = torch.full_like(key, data) if isinstance(data, int) else data
+    return _mix(key * 3 + (number + 1) * _GOLDEN)
+
+
+def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:
+    """The key of a purpose, folded with what it is for: `key(seed, "batches", round, clients)` has the shape of clients."""
+    purpose_number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
+    result = _mix(torch.tensor(seed, dtype=torch.int64) ^ torch.tensor(purpose_number, dtype=torch.int64))
+    for item in data:
+        result = fold(result.to(item.device) if isinstance(item, Tensor) else result, item)
+    return result
+
+
+def seed_of(key: Tensor) -> int:
+    """A key as a non-negative integer seed for generators that are not ours (initialisation, partition)."""
+    return int(key) & 0x7FFFFFFFFFFFFFFF
+
+
+def bits(key: Tensor, count: int) -> Tensor:
+    """`count` 64-bit draws for every key: (*key.shape, count)."""
+    counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device)
+    return _mix(key.unsqueeze(-1) + counter * _GOLDEN)
+
+
+def uniform(key: Tensor, shape: torch.Size) -> Tensor:
+    """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so that they are exact."""
+    return ((bits(key, shape.numel()) >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(shape)
+
+
+def permutations(keys: Tensor, sizes: Tensor) -> Tensor:
+    """A random order of 0..sizes[i]-1 in row i: (m, max size). Beyond a row's size the entries are meaningless."""
+    longest = int(sizes.max())
+    draws = (
+        bits(keys, longest) >> 1
+    ) & 0x3FFFFFFFFFFFFFFF  # 62 bits: ties, broken by position, practically never occur
+    outside = torch.arange(longest, device=keys.device) >= sizes.to(keys.device).unsqueeze(1)
+    return draws.masked_fill(outside, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+
+
+def sample(key: Tensor, population: int, count: int) -> Tensor:
+    """`count` distinct numbers below `population`, uniformly, in ascending order."""
+    return permutations(key.reshape(1), torch.tensor([population]))[0, :count].sort().values

@@ -1,0 +1,144 @@
+"""One client's network as a function of its parameters, with keyed dropout and explicit buffers.
+
+Everything here is written for ONE client; the vectorised engine maps it over rows, the sequential twin calls it once
+per client. An *objective* is `objective(net, params, batch, **constants) -> loss`; a *step* is
+`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from feddwa.data.federated import Batch
+from feddwa.engine import keys
+from feddwa.engine.rows import Row
+from feddwa.engine.stacked_ops import STACKED
+from feddwa.errors import InputError
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
+Objective = Callable[..., Tensor]
+Step = Callable[..., Mapping[str, Row]]
+
+
+class KeyedDropout(TorchFunctionMode):
+    """While active, dropout draws from a key instead of the global generator."""
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key = key
+        self.draws = 0  # dropout layers passed so far: each has its own key
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DROPOUTS:
+            return self._dropout(_DROPOUTS[func], *args, **kwargs)
+        if func in _UNKEYED or (func is F.scaled_dot_product_attention and kwargs.get("dropout_p", 0.0) > 0):
+            raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
+        return self._other(func)(*args, **kwargs)
+
+    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func
+
+    def _dropout(
+        self, kept_dims: int | None, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return x
+        shape = x.shape if kept_dims is None else x.shape[:kept_dims] + (1,) * (x.ndim - kept_dims)
+        draw = keys.uniform(keys.fold(self.key, self.draws), shape)
+        self.draws += 1
+        return x * ((draw >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
+
+
+class StackedFunctions(KeyedDropout):
+    """Besides, convolution and pooling take the forms that stay fast when mapped over clients."""
+
+    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return STACKED.get(func, func)
+
+
+# Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
+_DROPOUTS: dict[Any, int | None] = {F.dropout: None, F.dropout1d: 2, F.dropout2d: 2, F.dropout3d: 2}
+_UNKEYED = {F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d}
+
+
+@dataclass
+class Net:
+    """A network inside an objective: `net(params, x)` gives outputs and updates `net.buffers` (BatchNorm statistics)."""
+
+    module: nn.Module
+    loss_function: Loss
+    buffers: Row
+    key: Tensor
+    calls: int = 0
+
+    def __call__(self, params: Row, x: Tensor) -> Tensor:
+        """Outputs for a batch (B, *shape)."""
+        state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
+        with StackedFunctions(keys.fold(self.key, self.calls)):
+            outputs = torch.func.functional_call(self.module, state, (x,))
+        self.calls += 1
+        self.buffers = {name: state[name] for name in self.buffers}  # functional_call wrote the new values back
+        return outputs  # type: ignore[no-any-return]  # an nn.Module may return anything
+
+    def loss(self, params: Row, batch: Batch) -> Tensor:
+        """The task's loss, f_i in the papers."""
+        return self.loss_function(self(params, batch.x), batch.y)
+
+
+def task_loss(net: Net, params: Row, batch: Batch) -> Tensor:
+    """The plain objective: the task's loss and nothing else."""
+    return net.loss(params, batch)
+
+
+class Client(Protocol):
+    """What a step function sees of its client."""
+
+    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+        """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
+
+
+@dataclass
+class FunctionalClient:
+    """A client under `torch.func`: pure, so that the engine can map it over rows."""
+
+    module: nn.Module
+    loss_function: Loss
+    buffers: Row
+    key: Tensor
+    calls: int = 0
+
+    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+        """See Client."""
+
+        def value(params: Row, buffers: Row) -> tuple[Tensor, Row]:
+            net = Net(self.module, self.loss_function, buffers, keys.fold(self.key, self.calls))
+            return objective(net, params, batch, **constants), net.buffers
+
+        gradient, self.buffers = torch.func.grad(value, has_aux=True)(params, self.buffers)
+        self.calls += 1
+        return gradient  # type: ignore[no-any-return]  # torch.func.grad is untyped
+
+
+def descend(params: Row, gradient: Row, rate: float) -> Row:
+    """params - rate * gradient."""
+    return {name: torch.add(value, gradient[name], alpha=-rate) for name, value in params.items()}
+
+
+@dataclass(frozen=True)
+class SGDStep:
+    """One step of mini-batch gradient descent on an objective; the state has one part, "model"."""
+
+    rate: float
+    objective: Objective = task_loss
+
+    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, **constants: Row) -> Mapping[str, Row]:
+        gradient = client.gradient(state["model"], batch, self.objective, **constants)
+        return {"model": descend(state["model"], gradient, self.rate)}

@@ -1,0 +1,82 @@
+"""Rows are clients: the vocabulary of stacked models.
+
+A *row* is one model, a mapping from parameter name to tensor. *Rows* are many models: the same mapping with a leading
+client axis, `(m, *shape)`. A *message* or a *state* is a mapping from part name ("model", "guidance") to rows. Nothing
+here mutates its arguments.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Row = Mapping[str, Tensor]  # name -> (*shape)
+Rows = Mapping[str, Tensor]  # name -> (m, *shape)
+State = Mapping[str, Rows]  # part -> name -> (m, *shape): messages, client memory, server state
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one round, in ascending order."""
+
+    ids: Tensor  # (m,) int64, on the CPU: who takes part
+    sizes: Tensor  # (m,) int64, on the CPU: training samples of each
+    round: int  # 1 is the first
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def repeat(row: Row, m: int) -> Rows:
+    """The same model m times, as views that share memory."""
+    return {name: value.expand(m, *value.shape) for name, value in row.items()}
+
+
+def take(rows: Rows, index: Tensor) -> Rows:
+    """The rows at `index` (k,), copied."""
+    return {name: value.index_select(0, index.to(value.device)) for name, value in rows.items()}
+
+
+def put(rows: Rows, index: Tensor, new: Rows) -> Rows:
+    """`rows` with those at `index` (k,) replaced by `new`."""
+    if len(index) == count(rows):  # everybody: index is ascending, so it is 0..m-1
+        return new
+    return {name: value.index_copy(0, index.to(value.device), new[name]) for name, value in rows.items()}
+
+
+def count(rows: Rows) -> int:
+    """The number of rows, m; 0 if there is nothing in them."""
+    return next((len(value) for value in rows.values()), 0)
+
+
+def concat(blocks: Sequence[State]) -> State:
+    """Blocks of clients put together again along the client axis, part by part."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return {
+        part: {name: torch.cat([block[part][name] for block in blocks]) for name in rows}
+        for part, rows in blocks[0].items()
+    }
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """`function` of every tensor of a state."""
+    return {part: {name: function(value) for name, value in rows.items()} for part, rows in state.items()}
+
+
+def take_state(state: State, index: Tensor) -> State:
+    """The clients at `index` of every part."""
+    return {part: take(rows, index) for part, rows in state.items()}
+
+
+def put_state(state: State, index: Tensor, new: State) -> State:
+    """`state` with the clients at `index` replaced by `new`, part by part."""
+    return {part: put(rows, index, new[part]) for part, rows in state.items()}
+
+
+def tensors(state: State) -> Iterator[tuple[str, Tensor]]:
+    """Flat names ("model/conv.weight") and tensors of a message or state, in order."""
+    for part, rows in state.items():
+        for name, value in rows.items():
+            yield f"{part}/{name}", value

@@ -1,0 +1,124 @@
+"""The sequential twin: one client after another, an ordinary module, an ordinary optimiser.
+
+This is the specification that the vectorised engine is held against, and the backend to debug with. It shares the
+keyed draws with the engine (batch order, dropout masks) and nothing else: no vmap, no tracing, no stacked operations.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from feddwa.data.federated import Batch
+from feddwa.engine import keys
+from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss
+from feddwa.engine.rows import Row, State
+from feddwa.engine.trainer import Trainer
+
+
+@dataclass
+class PlainClient:
+    """A client that is an ordinary module: it stands in for both the net of an objective and the client of a step."""
+
+    module: nn.Module
+    loss_function: Loss
+    key: Tensor
+    calls: int = 0
+
+    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+        """The gradient by an ordinary backward pass through the module."""
+        load(self.module, params)
+        self.module.zero_grad()
+        self.backward(batch, objective, **constants)
+        return {name: value.grad.clone() for name, value in self.module.named_parameters() if value.grad is not None}
+
+    def backward(self, batch: Batch, objective: Objective, **constants: Row) -> None:
+        """Leave the gradient at the module's present parameters in their `.grad`."""
+        net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
+        objective(net, dict(self.module.named_parameters()), batch, **constants).backward()
+        self.calls += 1
+
+
+@dataclass
+class PlainNet:
+    """The ordinary module inside an objective."""
+
+    module: nn.Module
+    loss_function: Loss
+    key: Tensor
+    calls: int = 0
+
+    def __call__(self, params: Row, x: Tensor) -> Tensor:
+        """Outputs for a batch (B, *shape)."""
+        with KeyedDropout(keys.fold(self.key, self.calls)):
+            self.calls += 1
+            return torch.func.functional_call(self.module, dict(params), (x,))  # type: ignore[no-any-return]
+
+    def loss(self, params: Row, batch: Batch) -> Tensor:
+        """The task's loss, f_i in the papers."""
+        return self.loss_function(self(params, batch.x), batch.y)
+
+
+def load(module: nn.Module, values: Row) -> None:
+    """Copy values into a module's parameters and buffers of those names."""
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, value in values.items():
+            own[name].copy_(value)
+
+
+class SequentialTrainer(Trainer):
+    """Trains its rows one by one."""
+
+    def _advance(
+        self,
+        step: Step,
+        work: State,
+        constants: Mapping[str, Mapping[str, Tensor]],
+        orders: list[tuple[Tensor, Tensor]],
+        sizes: Tensor,
+        width: int,
+    ) -> State:
+        results = []
+        for row, size in enumerate(sizes.tolist()):
+            own, fixed = _row(work, row), _row(constants, row)
+            draws = [(order[row, :size], noise[row]) for order, noise in orders]
+            results.append(self._train_one(step, own, fixed, draws, width))
+        return {
+            part: {name: torch.stack([result[part][name] for result in results]) for name in rows}
+            for part, rows in work.items()
+        }
+
+    def _train_one(
+        self,
+        step: Step,
+        state: Mapping[str, Row],
+        constants: Mapping[str, Row],
+        draws: list[tuple[Tensor, Tensor]],
+        width: int,
+    ) -> Mapping[str, Row]:
+        module = copy.deepcopy(self.engine.module).train()
+        state = dict(state)
+        load(module, state.pop("buffers"))
+        if isinstance(step, SGDStep):
+            load(module, state["model"])
+            optimiser = torch.optim.SGD(module.parameters(), lr=step.rate)
+        for order, noise in draws:
+            for number, samples in enumerate(order.split(width)):
+                batch = self.engine.data.batch(samples, self.engine.dtype)
+                client = PlainClient(module, self.engine.loss, keys.fold(noise, number))
+                if isinstance(step, SGDStep):
+                    optimiser.zero_grad()
+                    client.backward(batch, step.objective, **constants)
+                    optimiser.step()
+                else:
+                    state = dict(step(client, state, batch, **constants))
+        if isinstance(step, SGDStep):
+            state["model"] = {name: value.detach() for name, value in module.named_parameters()}
+        return {**state, "buffers": dict(module.named_buffers())}
+
+
+def _row(state: Mapping[str, Mapping[str, Tensor]], row: int) -> dict[str, Row]:
+    return {part: {name: value[row] for name, value in rows.items()} for part, rows in state.items()}

@@ -1,0 +1,1 @@
+STACKED: dict = {}

@@ -1,0 +1,248 @@
+"""Training rows on their own clients' data: the engine, and the trainer that the client half of an algorithm holds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from feddwa.data.federated import FederatedData
+from feddwa.engine import keys
+from feddwa.engine.memory import keep_freed_pages
+from feddwa.engine.network import FunctionalClient, Loss, Objective, SGDStep, Step, task_loss
+from feddwa.engine.program import Flat, Program
+from feddwa.engine.rows import Row, Rows, State, repeat, take
+
+Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The local training that all algorithms share (facts: plain SGD, no momentum, no decay)."""
+
+    epochs: int = 1
+    batch_size: int = 20
+    lr: float = 0.01
+
+
+@dataclass
+class Engine:
+    """Everything that stays the same from round to round: network, data, settings, compiled programs."""
+
+    module: nn.Module  # the architecture; its own parameters are never used
+    data: FederatedData
+    settings: Settings
+    seed: int = 0
+    loss: Loss = F.cross_entropy
+    dtype: torch.dtype = torch.float32
+    programs: dict[object, Program] = field(default_factory=dict)
+    flops: dict[object, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.module = self.module.to(self.data.device, self.dtype)
+        if self.data.device.type == "cpu":
+            keep_freed_pages()
+
+    def trainer(self, ids: Tensor, round: int) -> "Trainer":
+        """The trainer of these clients in this round."""
+        return Trainer(self, ids, round)
+
+    def initial(self) -> tuple[Row, Row]:
+        """Parameters and buffers of the module as it was made."""
+        parameters = {name: value.detach().clone() for name, value in self.module.named_parameters()}
+        return parameters, {name: value.detach().clone() for name, value in self.module.named_buffers()}
+
+    def step_flops(self, step: Step, state: Mapping[str, Row], constants: Mapping[str, Row], samples: int) -> int:
+        """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+        known = (step, samples)
+        if known not in self.flops:
+            index = self.data.splits["train"].index[0, :1].expand(samples)
+            batch, parts = self.data.batch(index, self.dtype), dict(state)
+            buffers = parts.pop("buffers")
+            with FlopCounterMode(display=False) as counter:
+                client = FunctionalClient(self.module.train(), self.loss, buffers, keys.key(0, "flops"))
+                step(client, parts, batch, **constants)
+            self.flops[known] = counter.get_total_flops()
+        return self.flops[known]
+
+
+@dataclass
+class Trainer:
+    """What the client half of an algorithm may do with its rows: train row i on the data of client ids[i]."""
+
+    engine: Engine
+    ids: Tensor  # (m,) int64, on the CPU
+    round: int
+    flops: Tensor = field(init=False)  # (m,) spent so far by each client
+
+    def __post_init__(self) -> None:
+        self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(m,) training samples of each client."""
+        return self.engine.data.splits["train"].sizes[self.ids]
+
+    def sgd(
+        self,
+        model: Rows,
+        memory: State,
+        *,
+        objective: Objective = task_loss,
+        epochs: int | None = None,
+        lr: float | None = None,
+        purpose: str = "train",
+        **constants: Rows,
+    ) -> tuple[Rows, State]:
+        """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on."""
+        step = SGDStep(self.engine.settings.lr if lr is None else lr, objective)
+        state, memory = self.train(step, {"model": model}, memory, epochs=epochs, purpose=purpose, **constants)
+        return state["model"], memory
+
+    def train(
+        self,
+        step: Step,
+        state: State,
+        memory: State,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        split: str = "train",
+        purpose: str = "train",
+        **constants: Rows,
+    ) -> tuple[State, State]:
+        """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
+
+        The last short batch of an epoch is kept. `step` must be hashable and the same from round to round (a function,
+        a method of a frozen dataclass): its compiled program is found by it.
+        """
+        epochs = self.engine.settings.epochs if epochs is None else epochs
+        width = batch_size or self.engine.settings.batch_size
+        work = {**state, "buffers": memory["buffers"]}
+        orders = [self._order(split, f"{purpose}/{split}", epoch) for epoch in range(epochs)]
+        self._count_flops(step, work, constants, epochs, width, split)
+        new = dict(self._advance(step, work, constants, orders, self.engine.data.splits[split].sizes[self.ids], width))
+        return new, {**memory, "buffers": new.pop("buffers")}
+
+    def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
+        """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
+        own, device = self.engine.data.splits[split], self.engine.data.device
+        ids = self.ids.to(device)
+        key = keys.key(self.engine.seed, purpose, self.round, ids, epoch)
+        order = keys.permutations(key, own.sizes[self.ids])
+        return own.index[ids].gather(1, order), keys.fold(key, 1)
+
+    def _count_flops(
+        self, step: Step, work: State, constants: Mapping[str, Rows], epochs: int, width: int, split: str
+    ) -> None:
+        sizes = self.engine.data.splits[split].sizes[self.ids]
+        first = {part: {name: value[0] for name, value in rows.items()} for part, rows in work.items()}
+        fixed = {part: {name: value[0] for name, value in rows.items()} for part, rows in constants.items()}
+        cost = {b: self.engine.step_flops(step, first, fixed, b) for b in {width, *(sizes % width).tolist()} if b}
+        short = torch.tensor([cost.get(int(rest), 0) for rest in sizes % width], dtype=torch.float64)
+        self.flops += epochs * (sizes // width * cost[width] + short)
+
+    def _advance(
+        self,
+        step: Step,
+        work: State,
+        constants: Mapping[str, Rows],
+        orders: list[tuple[Tensor, Tensor]],
+        sizes: Tensor,
+        width: int,
+    ) -> State:
+        """All epochs, vectorised. Rows stand in order of their number of full batches, so that the clients still at
+        work are always the first a rows: one that has finished costs nothing."""
+        by_length = torch.argsort(sizes // width, descending=True, stable=True)
+        sorted_already = bool((by_length == torch.arange(len(sizes))).all())
+        pick = (lambda rows: rows) if sorted_already else (lambda rows: take(rows, by_length))
+        work = {part: pick(rows) for part, rows in work.items()}
+        fixed = {part: rows if _shared(rows) else pick(rows) for part, rows in constants.items()}
+        program = self._program(step, work, fixed)
+        program.load(_flatten(work), _flatten(fixed))
+        self.engine.module.train()
+        for index, noise in orders:
+            place = by_length.to(index.device)
+            for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
+                program.run(rows, samples, key)
+        new = _unflatten(program.read(len(sizes)), _layout(work))
+        back = torch.argsort(by_length)
+        return new if sorted_already else {part: take(rows, back) for part, rows in new.items()}
+
+    def _program(self, step: Step, work: State, constants: State) -> Program:
+        layout, fixed = _layout(work), _layout(constants)
+        known = (step, layout, fixed)
+        if known not in self.engine.programs:
+            self.engine.programs[known] = Program(_vectorise(self.engine, step, layout, fixed))
+        return self.engine.programs[known]
+
+
+def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
+    """The calls of one epoch: (rows, their samples, their keys). Rows are sorted by descending number of full batches.
+
+    First the full batches, of the first a rows each time; then the short ones, all rows with equally many samples left
+    together, so that no batch is padded and BatchNorm sees exactly what the plain loop shows it.
+    """
+    full = [size // width for size in sizes]
+    step_keys = keys.fold(noise.unsqueeze(1), torch.arange(max(full) + 1, device=noise.device))  # (m, steps)
+    active = len(full)
+    for step in range(max(full)):
+        while full[active - 1] <= step:
+            active -= 1
+        yield active, index[:active, step * width : (step + 1) * width], step_keys[:active, step]
+    for rest in sorted({size % width for size in sizes} - {0}):
+        rows = torch.tensor([row for row, size in enumerate(sizes) if size % width == rest])
+        start = torch.tensor([full[row] for row in rows.tolist()])
+        columns = (start * width).unsqueeze(1) + torch.arange(rest)
+        chosen = rows.to(index.device)
+        samples = index[chosen].gather(1, columns.to(index.device))
+        everybody = len(rows) == len(sizes)
+        yield len(rows) if everybody else chosen, samples, step_keys[chosen, start.to(index.device)]
+
+
+def _vectorise(engine: Engine, step: Step, layout: Layout, fixed: Layout) -> "_Vectorised":
+    return _Vectorised(engine, step, layout, fixed)
+
+
+@dataclass(frozen=True)
+class _Vectorised:
+    """The step of one client, mapped over rows, from flat tensors to flat tensors."""
+
+    engine: Engine
+    step: Step
+    layout: Layout
+    fixed: Layout
+
+    def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
+        batch = self.engine.data.batch(index, self.engine.dtype)
+        new = torch.vmap(self._one)(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)
+        return _flatten({part: new[part] for part, _ in self.layout})
+
+    def _one(self, work: Mapping[str, Row], constants: Mapping[str, Row], batch: Tensor, key: Tensor) -> State:
+        state = dict(work)
+        client = FunctionalClient(self.engine.module, self.engine.loss, state.pop("buffers"), key)
+        new = self.step(client, state, batch, **constants)
+        return {**new, "buffers": client.buffers}
+
+
+def _shared(rows: Rows) -> bool:
+    """Whether all rows are one and the same memory, so that their order does not matter."""
+    return all(value.stride(0) == 0 for value in rows.values())
+
+
+def _layout(state: State) -> Layout:
+    return tuple((part, tuple(rows)) for part, rows in state.items())
+
+
+def _flatten(state: State) -> list[Tensor]:
+    return [value for rows in state.values() for value in rows.values()]
+
+
+def _unflatten(flat: Flat, layout: Layout) -> State:
+    tensors = iter(flat)
+    return {part: {name: next(tensors) for name in names} for part, names in layout}
+
+
+__all__ = ["Engine", "Settings", "Trainer", "calls", "repeat"]

@@ -1,0 +1,265 @@
+"""From a configuration to a finished run: the Python entry points `run` and `simulate`."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from feddwa import metrics, models
+from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.config import PAPER, RunConfig
+from feddwa.data import partition as partitions
+from feddwa.data import sources
+from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.federated import federate
+from feddwa.data.partition import Partition
+from feddwa.engine import Engine, Rows, Settings, keys
+from feddwa.engine.network import Loss
+from feddwa.errors import InputError, require, unknown
+from feddwa.federation import Federation, Round
+from feddwa.runs import RunDirectory
+
+Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
+    weights: list[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m)
+    models: Rows  # (N, *shape) personalised parameters
+    buffers: Rows  # (N, *shape) and BatchNorm statistics
+    partition: Partition
+    path: str | None = None  # the run directory
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data and their division, which several runs may share."""
+
+    dataset: Dataset
+    partition: Partition
+
+
+def load_task(config: RunConfig) -> Task:
+    """Load and divide the data that a configuration names."""
+    dataset = sources.load(config.dataset, config.data_dir)
+    division = partitions.make(config.partition, config.partition_parameters(), dataset, config.clients, config.seed)
+    return Task(dataset, division)
+
+
+def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
+    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`; writes a run directory."""
+    unknown_options = set(options) - {field.name for field in dataclasses.fields(RunConfig)}
+    if unknown_options:
+        raise unknown("run", sorted(unknown_options)[0], [field.name for field in dataclasses.fields(RunConfig)])
+    config = dataclasses.replace(config or RunConfig(), **options).resolved()
+    device = choose_device(config.device)
+    return run_task(config, load_task_checked(config, device), observe)
+
+
+def load_task_checked(config: RunConfig, device: torch.device) -> Task:
+    """Load the task, and make sure that the network takes the data, before any work is done."""
+    task = load_task(config)
+    make_network(config, task.dataset)
+    return task
+
+
+def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
+    """Run a resolved configuration on data that are loaded already."""
+    algorithm, device = config.make_algorithm(), choose_device(config.device)
+    module = make_network(config, task.dataset)
+    directory = RunDirectory(config)
+    federation = _federation(
+        algorithm, module, task, device, _settings(config), config.seed, getattr(torch, config.dtype), F.cross_entropy
+    )
+    federation = federation(config.participation, config.backend == "sequential", config.chunk)
+    names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
+    result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
+    return dataclasses.replace(result, path=str(directory.path))
+
+
+def simulate(
+    model: nn.Module,
+    clients: Sequence[Sequence[Any]],
+    algorithm: str | Algorithm = "feddwa",
+    *,
+    rounds: int = PAPER.rounds,
+    epochs: int = 1,
+    batch_size: int = PAPER.batch_size,
+    lr: float = PAPER.lr,
+    participation: float = 1.0,
+    seed: int = 0,
+    device: str = "auto",
+    loss: Loss = F.cross_entropy,
+    observe: Observer = lambda line: None,
+) -> Result:
+    """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test).
+
+    Arrays or tensors of any shape; without test data a fifth of each client's samples is set apart for testing.
+    `algorithm` is a name or an instance, e.g. `FedDWA(top_k=3)`; the model's present parameters are everybody's start.
+    """
+    if isinstance(algorithm, str):
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+        algorithm = ALGORITHMS[algorithm]()
+    checked = RunConfig(
+        rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
+        device=device, clients=max(1, len(clients)),
+    ).resolved()  # fmt: skip
+    task = own_task(clients, seed)
+    build = _federation(
+        algorithm, module_copy(model), task, choose_device(device), _settings(checked), seed, _dtype(model), loss
+    )
+    name = next((key for key, kind in ALGORITHMS.items() if isinstance(algorithm, kind)), type(algorithm).__name__)
+    names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
+    return _drive(build(participation, False, None), task, rounds, names, observe)
+
+
+def own_task(clients: Sequence[Sequence[Any]], seed: int) -> Task:
+    """Own arrays as a task: one client per entry, in order."""
+    require(len(clients) > 0, "clients", len(clients), "a list with at least one (x, y)")
+    train, test = [], []
+    for number, entry in enumerate(clients):
+        arrays = [np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part) for part in entry]
+        require(len(arrays) in (2, 4), f"clients[{number}]", len(arrays), "(x, y) or (x, y, x_test, y_test)")
+        lengths = [len(array) for array in arrays]
+        require(lengths[0::2] == lengths[1::2], f"clients[{number}]", lengths, "as many targets as samples")
+        if len(arrays) == 2:
+            require(lengths[0] >= 2, f"clients[{number}]", lengths[0], "at least 2 samples: one to train, one to test")
+            order, cut = hold_out(np.zeros(lengths[0], dtype=np.int64), np.arange(lengths[0]))
+            arrays = [arrays[0][order[:cut]], arrays[1][order[:cut]], arrays[0][order[cut:]], arrays[1][order[cut:]]]
+        require(min(len(array) for array in arrays) > 0, f"clients[{number}]", 0, "at least one train and test sample")
+        train.append(arrays[:2])
+        test.append(arrays[2:])
+    x, y = (_joined([part[which] for part in (*train, *test)], which) for which in (0, 1))
+    sizes = [len(part[1]) for part in (*train, *test)]
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
+    dataset = Dataset("own", x, y, sum(sizes[: len(train)]), classes)
+    return Task(dataset, Partition(rows[: len(train)], rows[len(train) :]))
+
+
+def _joined(parts: list[np.ndarray], which: int) -> np.ndarray:
+    shapes = {part.shape[1:] for part in parts}
+    require(len(shapes) == 1, "clients", sorted(shapes), f"{'samples' if which == 0 else 'targets'} of one shape")
+    joined = np.concatenate(parts)
+    if joined.dtype == np.uint8 and which == 0:
+        return joined
+    kind = np.float32 if np.issubdtype(joined.dtype, np.floating) else np.int64
+    return joined.astype(kind)
+
+
+def module_copy(model: nn.Module) -> nn.Module:
+    """A copy that training may move between devices without touching the user's module."""
+    import copy
+
+    return copy.deepcopy(model)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
+
+
+def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
+    """The network of a configuration, initialised from its own key."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
+        return models.make(config.model, dataset.x.shape[1:], dataset.classes, config.dataset)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; "auto" is the GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: no GPU found; use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _settings(config: RunConfig) -> Settings:
+    return Settings(config.epochs, config.batch_size or PAPER.batch_size, PAPER.lr if config.lr is None else config.lr)
+
+
+def _federation(
+    algorithm: Algorithm,
+    module: nn.Module,
+    task: Task,
+    device: torch.device,
+    settings: Settings,
+    seed: int,
+    dtype: torch.dtype,
+    loss: Loss,
+) -> Callable[[float, bool, int | None], Federation]:
+    data = federate(task.dataset, task.partition, device)
+    if algorithm.validation:
+        rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
+        data = data.hold_out(algorithm.validation, rng)
+    engine = Engine(module, data, settings, seed, loss, dtype)
+    return lambda participation, sequential, chunk: Federation(algorithm, engine, participation, sequential, chunk)
+
+
+def _drive(
+    federation: Federation,
+    task: Task,
+    rounds: int,
+    names: dict[str, Any],
+    observe: Observer,
+    directory: RunDirectory | None = None,
+) -> Result:
+    """All rounds, each written and shown as it ends; then the models that come out."""
+    start, test_sizes = time.perf_counter(), federation.engine.data.splits["test"].sizes
+    lines, weights = [], []
+    for line, clients, result in _lines(federation, rounds, test_sizes):
+        lines.append(line)
+        if result is not None and "weights" in result.info:
+            weights.append((result.cohort.ids.numpy(), result.info["weights"].cpu().numpy()))
+        if directory is not None:
+            directory.add(line, clients, result)
+        observe(line)
+    summary = {
+        **names,
+        "clients": federation.engine.data.clients,
+        "rounds": rounds,
+        "seed": federation.engine.seed,
+        "accuracy": metrics.summarise(lines),
+        **_costs(lines[:-1]),
+        "seconds": round(time.perf_counter() - start, 2),
+        "device": _device_name(federation.engine.data.device),
+    }
+    if directory is not None:
+        directory.finish(summary)
+    final, buffers = federation.personal(federation.everybody())
+    return Result(summary, lines, weights, final, buffers, task.partition)
+
+
+def _lines(
+    federation: Federation, rounds: int, test_sizes: torch.Tensor
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], Round | None]]:
+    for _ in range(rounds):
+        result = federation.step()
+        line = metrics.round_line(result, test_sizes)
+        yield line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result
+    yield (
+        metrics.final_line(federation.scores, test_sizes, rounds),
+        metrics.client_line(rounds + 1, federation.scores, None, None),
+        None,
+    )
+
+
+def _costs(lines: list[dict[str, Any]]) -> dict[str, int]:
+    keys_of = {"bytes_up": "bytes_up", "bytes_down": "bytes_down", "flops": "flops"}
+    return {
+        f"{name}_per_client_round": round(sum(line[key] for line in lines) / len(lines))
+        for name, key in keys_of.items()
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,88 @@
+"""Accuracies that say what they are: which clients, which weighting, before or after training, best or last round."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from feddwa.engine import Scores
+from feddwa.federation import Round
+
+Line = Mapping[str, Any]
+SERIES = ("all", "all_weighted", "participants", "participants_weighted")
+
+
+def round_line(result: Round, test_sizes: Tensor) -> dict[str, Any]:
+    """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
+
+    "before" = the personalised models that the round starts from, "after" = after local training, where clients that
+    take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
+    "participants_weighted" is what the paper's code logs.
+    """
+    ids, costs = result.cohort.ids, result.costs
+    after = result.before.accuracy.index_copy(0, ids, result.after.accuracy)
+    return {
+        "round": result.cohort.round,
+        "before": _series(result.before.accuracy, test_sizes, ids),
+        "after": _series(after, test_sizes, ids),
+        "loss_before": _mean(result.before.loss),
+        "loss_after": _mean(result.after.loss),
+        "participants": len(ids),
+        "bytes_down": costs.bytes_down,
+        "bytes_up": costs.bytes_up,
+        "flops": round(float(costs.flops.mean())),
+        "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
+    }
+
+
+def final_line(scores: Scores, test_sizes: Tensor, rounds: int) -> dict[str, Any]:
+    """The last line: the models that the run delivers, which no round has started from."""
+    return {
+        "round": rounds + 1,
+        "before": _series(scores.accuracy, test_sizes, None),
+        "loss_before": _mean(scores.loss),
+    }
+
+
+def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | None) -> dict[str, Any]:
+    """The line of clients.jsonl: percent right of every client before, and of the participants after training."""
+    line: dict[str, Any] = {"round": round, "before": _percent(before.accuracy)}
+    if after is not None and ids is not None:
+        line |= {"participants": ids.tolist(), "after": _percent(after.accuracy)}
+    return line
+
+
+def summarise(lines: Sequence[Line]) -> dict[str, Any]:
+    """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before."""
+    found: dict[str, Any] = {}
+    for when in ("before", "after"):
+        for name in SERIES:
+            series = [(line["round"], line[when][name]) for line in lines if name in line.get(when, {})]
+            values = [value for _, value in series]
+            best_round, best = max(series, key=lambda pair: (pair[1], -pair[0]))  # the first of equals
+            last_ten = values[-10:]
+            found[f"{when}.{name}"] = {
+                "best": best,
+                "best_round": best_round,
+                "last": values[-1],
+                "mean_last_10": round(sum(last_ten) / len(last_ten), 4),
+            }
+    return {**found["before.all"], "series": found}
+
+
+def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[str, float]:
+    values = {"all": _mean(100 * accuracy), "all_weighted": _mean(100 * accuracy, test_sizes)}
+    if ids is not None:
+        values["participants"] = _mean(100 * accuracy[ids])
+        values["participants_weighted"] = _mean(100 * accuracy[ids], test_sizes[ids])
+    return values
+
+
+def _mean(values: Tensor, weights: Tensor | None = None) -> float:
+    weights = torch.ones_like(values) if weights is None else weights.to(values.dtype)
+    return round(float((values * weights).sum() / weights.sum()), 4)
+
+
+def _percent(accuracy: Tensor) -> list[float]:
+    return [round(100 * value, 2) for value in accuracy.tolist()]

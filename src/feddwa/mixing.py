@@ -1,0 +1,130 @@
+"""From models to aggregation weights, and from weights to new models: the server's arithmetic, as pure functions.
+
+Models come as rows, a mapping name -> (m, *shape), or as one matrix (m, d). All sums are taken in float64, over chunks
+of parameters, so that nothing of the size of a stack is ever allocated besides the result.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from feddwa.engine.rows import Rows
+from feddwa.errors import InputError, require
+
+CHUNK = 1 << 19  # numbers of one stack handled at a time: 2 MiB of float32, which stay in the cache while in use
+CLOSE = 0.02  # below this share of the squared distances to the origin, cancellation would show (measured: 1e-8 / 0.02)
+
+Models = Mapping[str, Tensor] | Tensor
+
+
+def squared_distances(a: Models, b: Models) -> Tensor:
+    """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64.
+
+    Expanding the square cancels, because clients differ by little of their norm (facts, 1.6). So every model is first
+    taken relative to b_0, which changes no difference; products are summed in the models' own precision over a chunk and
+    in float64 over chunks; and what is still close on that scale is computed again from the differences themselves.
+    """
+    rows_a, rows_b = _as_rows(a), _as_rows(b)
+    _check_alike(rows_a, rows_b)
+    m, n = _length(rows_a), _length(rows_b)
+    cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(rows_a.values())).device)
+    norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
+    for x, y in _chunks(rows_a, rows_b):
+        origin = y[:1].clone()
+        x, y = x - origin, y - origin  # (m, c), (n, c)
+        cross += x @ y.T
+        norm_a += torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square()
+        norm_b += torch.linalg.vector_norm(y, dim=1, dtype=torch.float64).square()
+    scale = norm_a.unsqueeze(1) + norm_b
+    distances = scale - 2 * cross
+    for i, j in (distances < CLOSE * scale).nonzero().tolist():
+        distances[i, j] = _squared_distance(rows_a, rows_b, i, j)
+    return distances
+
+
+def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
+    """||a_i - b_j||^2 from the differences: exactly zero for equal models."""
+    norms = [
+        torch.linalg.vector_norm(_at_least_float32(x[i]) - _at_least_float32(b[name][j]), dtype=torch.float64)
+        for name, x in a.items()
+    ]
+    return torch.stack(norms).square().sum()
+
+
+def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
+    """FedDWA's weights from squared distances (m, n): p_ij ~ 1 / d_ij over the K nearest j, rows summing to 1 (Eq. 15).
+
+    1 / d minimises sum_j p_j^2 d_ij on the simplex. The limit for d_ij = 0 is a uniform weight over exactly those j.
+    Of equally near clients the one with the smaller number is kept.
+    """
+    require(top_k >= 1, "top_k", top_k, "at least 1")
+    nearest = distances.argsort(dim=1, stable=True)[:, :top_k]
+    kept = distances.gather(1, nearest)
+    zero = kept == 0
+    inverse = torch.where(
+        zero.any(1, keepdim=True), zero.double(), kept[:, :1] / kept
+    )  # scaled by the nearest: no overflow
+    return torch.zeros_like(distances).scatter_(1, nearest, inverse / inverse.sum(1, keepdim=True))
+
+
+def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
+    """P (m, m): the weight of client j's local model in client i's next personalised model (FedDWA, Eq. 15 and top-K).
+
+    `top_k` counts the client itself; `top_k >= m` keeps everybody.
+    """
+    distances = squared_distances(guidance, local)
+    if not distances.isfinite().all():
+        _name_culprit(guidance, "guidance")
+        _name_culprit(local, "local")
+    return inverse_weights(distances, top_k)
+
+
+def mix(weights: Tensor, rows: Rows) -> Rows:
+    """New rows sum_j weights[i, j] * rows_j: (k, *shape) from weights (k, m) and rows (m, *shape) (Eq. 8)."""
+    weights = weights.double()
+    return {name: _mix_one(weights.to(value.device), value) for name, value in rows.items()}
+
+
+def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
+    flat = value.reshape(len(value), -1)
+    new = flat.new_empty(len(weights), flat.shape[1])
+    width = max(1, CHUNK // len(value))
+    for start in range(0, flat.shape[1], width):
+        new[:, start : start + width] = weights @ flat[:, start : start + width].double()
+    return new.reshape(len(weights), *value.shape[1:])
+
+
+def _as_rows(models: Models) -> Rows:
+    return {"models": models} if isinstance(models, Tensor) else models
+
+
+def _check_alike(a: Rows, b: Rows) -> None:
+    shapes = [{name: value.shape[1:] for name, value in rows.items()} for rows in (a, b)]
+    if shapes[0] != shapes[1] or not a:
+        raise InputError(f"models: the two stacks must have the same names and shapes, got {shapes[0]} and {shapes[1]}")
+
+
+def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both stacks in matching pieces (m, c) and (n, c), at least float32."""
+    step = max(1, CHUNK // max(_length(a), _length(b)))
+    for name, value in a.items():
+        x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
+        for u, v in zip(x.split(step, dim=1), y.split(step, dim=1), strict=True):
+            yield _at_least_float32(u), _at_least_float32(v)
+
+
+def _at_least_float32(value: Tensor) -> Tensor:
+    return value if value.dtype == torch.float64 else value.float()
+
+
+def _length(rows: Rows) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _name_culprit(models: Models, role: str) -> None:
+    for name, value in _as_rows(models).items():
+        finite = value.reshape(len(value), -1).isfinite().all(1)
+        if not finite.all():
+            client = int((~finite).nonzero()[0])
+            raise InputError(f"{role} model of client {client}: not finite (NaN or infinity) in {name}")
