@@ -147,7 +147,8 @@ def test_emnist_takes_the_papers_four_classes():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "train", "test"), [(CIFAR10, 2500, 500), (CIFAR100, 2500, 500), (CINIC10, 4500, 4500), (TINY, 5000, 500)]
+    ("dataset", "train", "test"),
+    [(CIFAR10, 2500, 500), (CIFAR100, 2500, 500), (CINIC10, 4500, 4500), (TINY, 5000, 500)],
 )
 def test_groups_have_the_published_sizes_and_chunks(dataset, train, test):
     partition = make("groups", {}, dataset, 20, 0)

@@ -96,7 +96,9 @@ def test_the_folder_can_be_named_by_the_environment_and_be_the_dataset_itself(sm
 
 def test_validation_stands_in_for_the_test_split_and_large_images_are_averaged(tmp_path, rng):
     x = rng.integers(0, 256, (6, 3, 64, 64), dtype=np.uint8)
-    write_parquet(tmp_path / "tiny-imagenet" / "data" / "train-00000-of-00001.parquet", x[:4], [0, 1, 198, 199], "image")
+    write_parquet(
+        tmp_path / "tiny-imagenet" / "data" / "train-00000-of-00001.parquet", x[:4], [0, 1, 198, 199], "image"
+    )
     write_parquet(tmp_path / "tiny-imagenet" / "data" / "valid-00000-of-00001.parquet", x[4:], [0, 199], "image")
     assert np.array_equal(load("tiny-imagenet", tmp_path).x, x)
     small = load("tiny-imagenet-32", tmp_path)

@@ -13,6 +13,11 @@ from pathlib import Path
 from feddwa.errors import InputError
 
 
+def first_line(error: Exception) -> str:
+    """What an exception says, short enough to stand inside another message."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class Tree:
     """The files under `path`, which is a folder or an archive; names are relative, with forward slashes, sorted."""
 
@@ -35,7 +40,9 @@ class Tree:
             data = (self.path / name).read_bytes() if self._archive is None else self._member(name)
             return gzip.decompress(data) if name.endswith(".gz") else data
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.where(name)}: cannot be read, truncated or damaged ({error})") from None
+            raise InputError(
+                f"{self.where(name)}: cannot be read, truncated or damaged ({first_line(error)})"
+            ) from None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -70,7 +77,7 @@ class Tree:
             with tarfile.open(self.path) as tar:
                 return {m.name: file.read() for m in tar if m.isfile() and (file := tar.extractfile(m)) is not None}
         except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.path}: not a readable zip or tar archive ({error})") from None
+            raise InputError(f"{self.path}: not a readable zip or tar archive ({first_line(error)})") from None
 
     def _member(self, name: str) -> bytes:
         content = (self._archive or {})[name]

@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from feddwa.data.catalogue import Hub
+from feddwa.data.files import first_line
 from feddwa.errors import InputError
 
 
@@ -16,5 +17,4 @@ def download(hub: Hub) -> Path:
     try:
         return Path(fetch(hub.id, repo_type="dataset", revision=hub.revision, allow_patterns=hub.files))
     except Exception as error:  # no network, no such revision, no space: all of them mean "not from here"
-        reason = (str(error).splitlines() or [""])[0]
-        raise InputError(f"cannot be fetched ({type(error).__name__}: {reason[:200]})") from None
+        raise InputError(f"cannot be fetched ({type(error).__name__}: {first_line(error)[:200]})") from None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feddwa.data.files import Tree
+from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.errors import InputError
 
@@ -72,7 +72,7 @@ def _unpickle(tree: Tree, name: str) -> dict[bytes, Any]:
     except InputError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise InputError(f"{tree.where(name)}: not a CIFAR batch ({error})") from None
+        raise InputError(f"{tree.where(name)}: not a CIFAR batch ({first_line(error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{tree.where(name)}: not a CIFAR batch (holds {type(content).__name__})")
     return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}

@@ -6,7 +6,7 @@ import numpy as np
 
 from feddwa.data import cache, tables
 from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.files import Tree
+from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode, shape_of
 from feddwa.errors import InputError
 
@@ -84,7 +84,7 @@ def _from_npz(path: Path) -> Dataset:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:  # NumPy, zip and zlib each have their own
-        raise InputError(f"{path}: not a readable .npz file ({error})") from None
+        raise InputError(f"{path}: not a readable .npz file ({first_line(error)})") from None
     if not {"x", "y"} <= arrays.keys():
         raise InputError(f"{path}: must hold x and y (and optionally client), it has {', '.join(arrays) or 'nothing'}")
     return assemble(str(path), arrays["x"], arrays["y"], arrays.get("client"))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from feddwa.data.files import first_line
 from feddwa.errors import InputError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -38,7 +39,7 @@ def open_parquet(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{file}: not a readable Parquet file, truncated or foreign ({_line(error)})") from None
+        raise InputError(f"{file}: not a readable Parquet file, truncated or foreign ({first_line(error)})") from None
 
 
 def read_table(file: Path) -> pa.Table:
@@ -46,7 +47,7 @@ def read_table(file: Path) -> pa.Table:
     try:
         return pa.csv.read_csv(file) if file.suffix == ".csv" else open_parquet(file).read()
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{file}: not a readable table, truncated or foreign ({_line(error)})") from None
+        raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
 
 
 def pick(file: Path, columns: Sequence[str], wanted: Sequence[str], what: str) -> str:
@@ -86,7 +87,7 @@ def encoded_images(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 yield f"{file} row {row}", data or b""
                 row += 1
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{file}: damaged after row {row} ({_line(error)})") from None
+        raise InputError(f"{file}: damaged after row {row} ({first_line(error)})") from None
 
 
 def features(file: Path, table: pa.Table) -> np.ndarray:
@@ -114,7 +115,3 @@ def _list_column(file: Path, name: str, column: Any) -> np.ndarray:
     values = column.flatten().to_numpy(zero_copy_only=False)
     kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float32
     return np.asarray(values.reshape(len(column), -1), dtype=kind)
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
