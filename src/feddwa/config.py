@@ -96,10 +96,10 @@ class RunConfig:
         return self._parameters()[1]
 
     def _check(self) -> None:
-        names = {"algorithm": ALGORITHMS, "model": models.MODELS, "partition": PARTITIONS}
-        names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES}  # type: ignore[dict-item]
+        names: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "model": models.MODELS, "partition": PARTITIONS}
+        names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES}
         for field, valid in names.items():
-            if getattr(self, field) not in valid:
+            if getattr(self, field) not in list(valid):
                 raise unknown(f"--{field}", getattr(self, field), valid)
         for field in ("clients", "rounds", "epochs", "batch_size", "chunk"):
             value = getattr(self, field)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Bad input: one line that names the field, the value and what would be valid. The CLI prints it and exits with 2."""
+    """Bad input: one line that names the field, the value and what would be valid. The CLI exits with 2."""
 
 
 def unknown(field: str, value: object, valid: Iterable[object]) -> InputError:

@@ -1,5 +1,6 @@
 """From a configuration to a finished run: the Python entry points `run` and `simulate`."""
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +17,13 @@ from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
-from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
+from feddwa.data.task import Task, from_arrays
 from feddwa.engine import Engine, Rows, Settings, keys
 from feddwa.engine.network import Loss
-from feddwa.errors import InputError, require, unknown
+from feddwa.errors import InputError, unknown
 from feddwa.federation import Federation, Round
 from feddwa.runs import RunDirectory
 
@@ -41,14 +43,6 @@ class Result:
     path: str | None = None  # the run directory
 
 
-@dataclass(frozen=True)
-class Task:
-    """Data and their division, which several runs may share."""
-
-    dataset: Dataset
-    partition: Partition
-
-
 def load_task(config: RunConfig) -> Task:
     """Load and divide the data that a configuration names."""
     dataset = sources.load(config.dataset, config.data_dir)
@@ -62,15 +56,7 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
     if unknown_options:
         raise unknown("run", sorted(unknown_options)[0], [field.name for field in dataclasses.fields(RunConfig)])
     config = dataclasses.replace(config or RunConfig(), **options).resolved()
-    device = choose_device(config.device)
-    return run_task(config, load_task_checked(config, device), observe)
-
-
-def load_task_checked(config: RunConfig, device: torch.device) -> Task:
-    """Load the task, and make sure that the network takes the data, before any work is done."""
-    task = load_task(config)
-    make_network(config, task.dataset)
-    return task
+    return run_task(config, load_task(config), observe)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -78,10 +64,8 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
     algorithm, device = config.make_algorithm(), choose_device(config.device)
     module = make_network(config, task.dataset)
     directory = RunDirectory(config)
-    federation = _federation(
-        algorithm, module, task, device, _settings(config), config.seed, getattr(torch, config.dtype), F.cross_entropy
-    )
-    federation = federation(config.participation, config.backend == "sequential", config.chunk)
+    engine = _engine(algorithm, module, task, device, _settings(config), config.seed, getattr(torch, config.dtype))
+    federation = Federation(algorithm, engine, config.participation, config.backend == "sequential", config.chunk)
     names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
     result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
     return dataclasses.replace(result, path=str(directory.path))
@@ -115,54 +99,13 @@ def simulate(
         rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
         device=device, clients=max(1, len(clients)),
     ).resolved()  # fmt: skip
-    task = own_task(clients, seed)
-    build = _federation(
-        algorithm, module_copy(model), task, choose_device(device), _settings(checked), seed, _dtype(model), loss
+    task = from_arrays(clients)
+    engine = _engine(
+        algorithm, copy.deepcopy(model), task, choose_device(device), _settings(checked), seed, _dtype(model), loss
     )
     name = next((key for key, kind in ALGORITHMS.items() if isinstance(algorithm, kind)), type(algorithm).__name__)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    return _drive(build(participation, False, None), task, rounds, names, observe)
-
-
-def own_task(clients: Sequence[Sequence[Any]], seed: int) -> Task:
-    """Own arrays as a task: one client per entry, in order."""
-    require(len(clients) > 0, "clients", len(clients), "a list with at least one (x, y)")
-    train, test = [], []
-    for number, entry in enumerate(clients):
-        arrays = [np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part) for part in entry]
-        require(len(arrays) in (2, 4), f"clients[{number}]", len(arrays), "(x, y) or (x, y, x_test, y_test)")
-        lengths = [len(array) for array in arrays]
-        require(lengths[0::2] == lengths[1::2], f"clients[{number}]", lengths, "as many targets as samples")
-        if len(arrays) == 2:
-            require(lengths[0] >= 2, f"clients[{number}]", lengths[0], "at least 2 samples: one to train, one to test")
-            order, cut = hold_out(np.zeros(lengths[0], dtype=np.int64), np.arange(lengths[0]))
-            arrays = [arrays[0][order[:cut]], arrays[1][order[:cut]], arrays[0][order[cut:]], arrays[1][order[cut:]]]
-        require(min(len(array) for array in arrays) > 0, f"clients[{number}]", 0, "at least one train and test sample")
-        train.append(arrays[:2])
-        test.append(arrays[2:])
-    x, y = (_joined([part[which] for part in (*train, *test)], which) for which in (0, 1))
-    sizes = [len(part[1]) for part in (*train, *test)]
-    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
-    dataset = Dataset("own", x, y, sum(sizes[: len(train)]), classes)
-    return Task(dataset, Partition(rows[: len(train)], rows[len(train) :]))
-
-
-def _joined(parts: list[np.ndarray], which: int) -> np.ndarray:
-    shapes = {part.shape[1:] for part in parts}
-    require(len(shapes) == 1, "clients", sorted(shapes), f"{'samples' if which == 0 else 'targets'} of one shape")
-    joined = np.concatenate(parts)
-    if joined.dtype == np.uint8 and which == 0:
-        return joined
-    kind = np.float32 if np.issubdtype(joined.dtype, np.floating) else np.int64
-    return joined.astype(kind)
-
-
-def module_copy(model: nn.Module) -> nn.Module:
-    """A copy that training may move between devices without touching the user's module."""
-    import copy
-
-    return copy.deepcopy(model)
+    return _drive(Federation(algorithm, engine, participation), task, rounds, names, observe)
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
@@ -187,7 +130,7 @@ def _settings(config: RunConfig) -> Settings:
     return Settings(config.epochs, config.batch_size or PAPER.batch_size, PAPER.lr if config.lr is None else config.lr)
 
 
-def _federation(
+def _engine(
     algorithm: Algorithm,
     module: nn.Module,
     task: Task,
@@ -195,14 +138,13 @@ def _federation(
     settings: Settings,
     seed: int,
     dtype: torch.dtype,
-    loss: Loss,
-) -> Callable[[float, bool, int | None], Federation]:
+    loss: Loss = F.cross_entropy,
+) -> Engine:
     data = federate(task.dataset, task.partition, device)
     if algorithm.validation:
         rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
         data = data.hold_out(algorithm.validation, rng)
-    engine = Engine(module, data, settings, seed, loss, dtype)
-    return lambda participation, sequential, chunk: Federation(algorithm, engine, participation, sequential, chunk)
+    return Engine(module, data, settings, seed, loss, dtype)
 
 
 def _drive(

@@ -22,8 +22,8 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64.
 
     Expanding the square cancels, because clients differ by little of their norm (facts, 1.6). So every model is first
-    taken relative to b_0, which changes no difference; products are summed in the models' own precision over a chunk and
-    in float64 over chunks; and what is still close on that scale is computed again from the differences themselves.
+    taken relative to b_0, which changes no difference; products are summed in the models' precision over a chunk, in
+    float64 over chunks; and what is still close on that scale is computed again from the differences themselves.
     """
     rows_a, rows_b = _as_rows(a), _as_rows(b)
     _check_alike(rows_a, rows_b)

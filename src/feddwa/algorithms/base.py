@@ -36,7 +36,7 @@ class Algorithm:
     validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
 
     def setup(self, problem: Problem) -> tuple[State, State]:
-        """The server's state, and what each client remembers between rounds (rows; BatchNorm statistics come besides)."""
+        """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""
         raise NotImplementedError
 
     def download(self, server: State, cohort: Cohort) -> State:

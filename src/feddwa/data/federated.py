@@ -104,7 +104,7 @@ def _split(rows: list[np.ndarray], device: torch.device) -> Split:
 
 
 def _normalisation(dataset: Dataset) -> tuple[Tensor | None, Tensor | None]:
-    """Scale and shift such that x * scale + shift = (x / top - mean) / std, with top = 255 for bytes and 1 for floats."""
+    """Scale and shift such that x * scale + shift = (x / top - mean) / std; top = 255 for bytes, 1 for floats."""
     is_bytes = dataset.x.dtype == np.uint8
     if not is_bytes and not dataset.mean:
         return None, None

@@ -52,7 +52,7 @@ def _score(engine: Engine, model: Rows, buffers: Rows, samples: Tensor) -> tuple
         hits = (outputs.argmax(1) == y).double() if classified else torch.full_like(losses, torch.nan).double()
         return hits, losses.double()
 
-    return torch.vmap(one)(model, buffers, *engine.data.batch(samples, engine.dtype))  # type: ignore[no-any-return]
+    return torch.vmap(one)(model, buffers, *engine.data.batch(samples, engine.dtype))
 
 
 def _first(rows: Rows, active: int) -> Rows:

@@ -26,7 +26,7 @@ def fold(key: Tensor, data: Tensor | int) -> Tensor:
 
 
 def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:
-    """The key of a purpose, folded with what it is for: `key(seed, "batches", round, clients)` has the shape of clients."""
+    """The key of a purpose and what it is for: `key(seed, "batches", round, clients)` has the shape of clients."""
     purpose_number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
     result = _mix(torch.tensor(seed, dtype=torch.int64) ^ torch.tensor(purpose_number, dtype=torch.int64))
     for item in data:

@@ -57,7 +57,7 @@ def rows_that_fit(engine: "Engine", parameters: Row, buffers: Row) -> int:
         step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), {"model": parameters}, batch)
     model = sum(value.numel() * value.element_size() for value in parameters.values())
     per_client = allocations.total + MODELS_PER_CLIENT * model
-    return max(1, int(0.5 * _free_bytes(engine.data.device)) // per_client)
+    return int(max(1, 0.5 * _free_bytes(engine.data.device) // per_client))
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -61,7 +61,7 @@ class StackedFunctions(KeyedDropout):
     """Besides, convolution and pooling take the forms that stay fast when mapped over clients."""
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return STACKED.get(func, func)
+        return STACKED.get(func) or func
 
 
 # Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
@@ -71,7 +71,7 @@ _UNKEYED = {F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, torch.rrelu, F.gu
 
 @dataclass
 class Net:
-    """A network inside an objective: `net(params, x)` gives outputs and updates `net.buffers` (BatchNorm statistics)."""
+    """A network inside an objective: `net(params, x)` gives outputs and moves `net.buffers` (BatchNorm) on."""
 
     module: nn.Module
     loss_function: Loss
@@ -140,5 +140,6 @@ class SGDStep:
     objective: Objective = task_loss
 
     def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, **constants: Row) -> Mapping[str, Row]:
+        """The state after the step."""
         gradient = client.gradient(state["model"], batch, self.objective, **constants)
         return {"model": descend(state["model"], gradient, self.rate)}

@@ -9,6 +9,7 @@ order, so when the tracing happens never shows in the result.
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -96,7 +97,7 @@ class Program:
 class _Graph:
     """A CUDA graph of a function of device tensors whose other inputs stay at fixed addresses."""
 
-    pool: tuple[int, int] | None = None  # shared: graphs run one after another and leave nothing but their work behind
+    pool: Any = None  # shared: graphs run one after another and leave nothing but their work behind
 
     def __init__(self, function: Callable[..., None], rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         self.inputs = [value.clone() if isinstance(value, Tensor) else value for value in (rows, index, keys)]

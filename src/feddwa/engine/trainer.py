@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from feddwa.data.federated import FederatedData
+from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.memory import keep_freed_pages
 from feddwa.engine.network import FunctionalClient, Loss, Objective, SGDStep, Step, task_loss
 from feddwa.engine.program import Flat, Program
-from feddwa.engine.rows import Row, Rows, State, repeat, take
+from feddwa.engine.rows import Row, Rows, State, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 
@@ -98,7 +99,7 @@ class Trainer:
     ) -> tuple[Rows, State]:
         """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on."""
         step = SGDStep(self.engine.settings.lr if lr is None else lr, objective)
-        state, memory = self.train(step, {"model": model}, memory, epochs=epochs, purpose=purpose, **constants)
+        state, memory = self.train(step, {"model": model}, memory, constants, epochs=epochs, purpose=purpose)
         return state["model"], memory
 
     def train(
@@ -106,12 +107,12 @@ class Trainer:
         step: Step,
         state: State,
         memory: State,
+        constants: State = MappingProxyType({}),
         *,
         epochs: int | None = None,
         batch_size: int | None = None,
         split: str = "train",
         purpose: str = "train",
-        **constants: Rows,
     ) -> tuple[State, State]:
         """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
@@ -175,7 +176,7 @@ class Trainer:
         layout, fixed = _layout(work), _layout(constants)
         known = (step, layout, fixed)
         if known not in self.engine.programs:
-            self.engine.programs[known] = Program(_vectorise(self.engine, step, layout, fixed))
+            self.engine.programs[known] = Program(_Vectorised(self.engine, step, layout, fixed))
         return self.engine.programs[known]
 
 
@@ -202,10 +203,6 @@ def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterato
         yield len(rows) if everybody else chosen, samples, step_keys[chosen, start.to(index.device)]
 
 
-def _vectorise(engine: Engine, step: Step, layout: Layout, fixed: Layout) -> "_Vectorised":
-    return _Vectorised(engine, step, layout, fixed)
-
-
 @dataclass(frozen=True)
 class _Vectorised:
     """The step of one client, mapped over rows, from flat tensors to flat tensors."""
@@ -220,7 +217,7 @@ class _Vectorised:
         new = torch.vmap(self._one)(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)
         return _flatten({part: new[part] for part, _ in self.layout})
 
-    def _one(self, work: Mapping[str, Row], constants: Mapping[str, Row], batch: Tensor, key: Tensor) -> State:
+    def _one(self, work: Mapping[str, Row], constants: Mapping[str, Row], batch: Batch, key: Tensor) -> State:
         state = dict(work)
         client = FunctionalClient(self.engine.module, self.engine.loss, state.pop("buffers"), key)
         new = self.step(client, state, batch, **constants)
@@ -243,6 +240,3 @@ def _flatten(state: State) -> list[Tensor]:
 def _unflatten(flat: Flat, layout: Layout) -> State:
     tensors = iter(flat)
     return {part: {name: next(tensors) for name in names} for part, names in layout}
-
-
-__all__ = ["Engine", "Settings", "Trainer", "calls", "repeat"]
