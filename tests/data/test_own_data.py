@@ -31,7 +31,7 @@ def write_image(path, level, side=8, grey=False):
 # Folders of images.
 
 
-def test_a_folder_per_class(tmp_path):
+def test_a_folder_per_class(tmp_path, own_cache):
     for c, name in enumerate(["cat", "dog"]):
         for i in range(10):
             write_image(tmp_path / "pets" / name / f"{i}.png", 100 * c + i)
@@ -41,6 +41,7 @@ def test_a_folder_per_class(tmp_path):
     assert pets.train_count == 16
     assert np.bincount(pets.y[16:]).tolist() == [2, 2]
     assert np.array_equal(pets.x[:, 0, 0, 0] >= 100, pets.y == 1)
+    assert [entry.name[:9] for entry in own_cache.iterdir()] == ["own-pets-"]
     again = load(str(tmp_path / "pets"))
     assert isinstance(again.x, np.memmap)
     assert np.array_equal(again.x, pets.x)
@@ -132,6 +133,9 @@ def test_targets_of_any_kind():
     assert (text.class_names, text.classes) == (("no", "yes"), 2)
     tokens = assemble("own", x, np.arange(100).reshape(20, 5))
     assert (tokens.y.shape, tokens.classes) == ((20, 5), 100)
+    assert len(make("iid", {}, tokens, 2, 0).train) == 2
+    with pytest.raises(InputError, match="no class labels"):
+        make("dirichlet", {}, tokens, 2, 0)
 
 
 def test_bad_arrays_are_named(tmp_path):

@@ -237,10 +237,10 @@ def test_a_damaged_entry_is_made_anew(small_cifar, own_cache, damage, caplog):
 
 
 def test_of_two_writers_the_second_takes_the_firsts(own_cache):
-    dataset = replace(load("digits"), name="twice")
-    first = cache.store(dataset, "0" * 16)
+    dataset = load("digits")
+    first = cache.store("twice", "0" * 16, dataset)
     written = next(own_cache.glob("twice-*")).stat().st_mtime_ns
-    second = cache.store(dataset, "0" * 16)
+    second = cache.store("twice", "0" * 16, dataset)
     assert np.array_equal(first.x, second.x)
     assert next(own_cache.glob("twice-*")).stat().st_mtime_ns == written
     assert [entry.name for entry in own_cache.iterdir()] == ["twice-" + "0" * 16]  # nothing half-written is left

@@ -44,9 +44,9 @@ def find(name: str, key: str | None = None) -> Dataset | None:
     return None
 
 
-def store(dataset: Dataset, key: str) -> Dataset:
+def store(name: str, key: str, dataset: Dataset) -> Dataset:
     """Write a dataset and give it back memory-mapped."""
-    final = root() / f"{_slug(dataset.name)}-{key}"
+    final = root() / f"{_slug(name)}-{key}"
     try:
         root().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=root(), ignore_cleanup_errors=True) as folder:
@@ -106,4 +106,4 @@ def _crc32(array: np.ndarray) -> int:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", Path(name).name.lower()).strip("-") or "data"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -94,9 +94,10 @@ def idx_files(
         if images.shape[1:] != shape[1:] or len(images) != len(labels):
             found = f"images {images.shape} with {len(labels)} labels"
             raise InputError(f"{tree.where(name)}: {found}, must be (n, {shape[1]}, {shape[2]}) with n labels")
-    x = np.concatenate([train_x, test_x])[:, None]
-    x = np.ascontiguousarray(x.swapaxes(2, 3)) if transposed else x
-    return Raw(x, np.concatenate([train_y, test_y]).astype(np.int64) - first_label, len(train_y))
+    parts = [part.swapaxes(1, 2) if transposed else part for part in (train_x, test_x)]
+    return Raw(
+        np.concatenate(parts)[:, None], np.concatenate([train_y, test_y]).astype(np.int64) - first_label, len(train_y)
+    )
 
 
 def _idx(tree: Tree, name: str) -> np.ndarray:

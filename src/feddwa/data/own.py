@@ -131,7 +131,8 @@ def _plain(column: np.ndarray) -> np.ndarray:
 def _from_images(path: Path) -> Dataset:
     tree = Tree(path)
     name = path.resolve().name
-    if (known := cache.find(name, tree.fingerprint)) is not None:
+    entry = f"own-{name}"  # never mistaken for a named dataset
+    if (known := cache.find(entry, tree.fingerprint)) is not None:
         return known
     files = [file for file in tree.names if file.lower().endswith(SUFFIXES)]
     if not files:
@@ -149,4 +150,4 @@ def _from_images(path: Path) -> Dataset:
     shape = shape_of(tree.where(files[0]), tree.read(files[0]))
     x = decode(((tree.where(file), tree.read(file)) for file in files), len(files), shape)
     dataset = assemble(name, x, np.array([part[-1] for part in parts]), client, is_test)
-    return cache.store(dataset, tree.fingerprint)
+    return cache.store(entry, tree.fingerprint, dataset)

@@ -68,7 +68,7 @@ def _column(name: str, scheme: Scheme, dataset: Dataset) -> np.ndarray:
         if dataset.client is None:
             raise InputError(f"--partition {name}: dataset {dataset.name} has no client column")
         return dataset.client
-    if scheme.reads == "labels" and not dataset.classes:
+    if scheme.reads == "labels" and (not dataset.classes or dataset.y.ndim != 1):
         raise InputError(f"--partition {name}: {dataset.name} has no class labels; valid: iid, rotations, natural")
     square = len(dataset.shape) == 3 and dataset.shape[1] == dataset.shape[2]
     if scheme.reads == "images" and not square:

@@ -80,7 +80,7 @@ def _from_files(source: Source, place: Path) -> Dataset | None:
     if (known := cache.find(source.name, tree.fingerprint)) is not None:
         return known
     raw = _read(source, tree)
-    return None if raw is None else cache.store(_dataset(source, raw, place), tree.fingerprint)
+    return None if raw is None else cache.store(source.name, tree.fingerprint, _dataset(source, raw, place))
 
 
 def _from_hub(source: Source) -> Dataset:
@@ -93,12 +93,12 @@ def _from_hub(source: Source) -> Dataset:
         raise InputError(f"got {rows} training and test rows, must be {source.rows}")
     if source.hub.transposed:
         raw = raw._replace(x=np.ascontiguousarray(raw.x.swapaxes(2, 3)))
-    return cache.store(_dataset(source, raw, tree.path), tree.fingerprint)
+    return cache.store(source.name, tree.fingerprint, _dataset(source, raw, tree.path))
 
 
 def _read(source: Source, tree: Tree) -> Raw | None:
-    own_name = tree.path.name not in ("emnist", "EMNIST") or source.name == "emnist"  # a folder that others share
-    if tree.path.is_dir() and own_name and (train := tables.split_files(tree.path, "train")):
+    shared = tree.path.name.lower() == "emnist" != source.name  # IDX files of all its parts; Parquet there is byclass
+    if tree.path.is_dir() and not shared and (train := tables.split_files(tree.path, "train")):
         return _parquet(source, train, tables.held_out_files(tree.path))
     return source.original(tree, source.shape)
 
