@@ -1,5 +1,6 @@
 """Named datasets from Parquet files, the cache and the hub; the real ones where they are at hand."""
 
+import contextlib
 import io
 import json
 import sys
@@ -155,6 +156,18 @@ def test_damage_inside_a_file_is_named(small_cifar):
     refuses(str(file), data_dir=folder.parent)
 
 
+def test_no_single_wrong_byte_gives_more_than_a_clear_error(small_cifar, rng):
+    folder = small_cifar[0]
+    file = folder / "test-00000-of-00001.parquet"
+    good = file.read_bytes()
+    for place in np.concatenate([rng.integers(0, len(good), 40), len(good) - rng.integers(1, 1500, 80)]):
+        bad = bytearray(good)
+        bad[place] ^= 1 << rng.integers(8)
+        file.write_bytes(bad)
+        with contextlib.suppress(InputError):
+            load("cifar10", folder.parent)
+
+
 def test_a_wrong_label_column_an_image_of_another_size_and_other_classes_are_named(tmp_path, rng):
     x = rng.integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
     file = tmp_path / "cifar10" / "train.parquet"
@@ -192,7 +205,7 @@ def test_when_nothing_is_found_the_error_says_what_was_tried_and_what_to_do(tmp_
         "hub uoft-cs/cifar10 (package huggingface_hub is not installed: pip install 'feddwa[hub]')",
         "pass --data-dir DIR",
     )
-    refuses(f"tried {tmp_path} (nothing readable under cifar10, cifar10, cifar-10", data_dir=tmp_path)
+    refuses(f"tried {tmp_path} (nothing readable under cifar10, cifar-10, cifar-10-batches-py", data_dir=tmp_path)
 
 
 # The cache.

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from feddwa.errors import InputError
 
+# What the unpackers raise on foreign bytes; a RuntimeError is an encrypted or unknown kind of zip member.
+_UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+
 
 def first_line(error: Exception) -> str:
     """What an exception says, short enough to stand inside another message."""
@@ -39,7 +42,7 @@ class Tree:
         try:
             data = (self.path / name).read_bytes() if self._archive is None else self._member(name)
             return gzip.decompress(data) if name.endswith(".gz") else data
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise InputError(
                 f"{self.where(name)}: cannot be read, truncated or damaged ({first_line(error)})"
             ) from None
@@ -76,7 +79,7 @@ class Tree:
                     return {info.filename: None for info in archive.infolist() if not info.is_dir()}
             with tarfile.open(self.path) as tar:
                 return {m.name: file.read() for m in tar if m.isfile() and (file := tar.extractfile(m)) is not None}
-        except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{self.path}: not a readable zip or tar archive ({first_line(error)})") from None
 
     def _member(self, name: str) -> bytes:

@@ -70,7 +70,7 @@ def _places(source: Source, data_dir: Path) -> list[Path]:
     """Where the files may be: under a name of the dataset, or the folder itself where it bears one."""
     if not data_dir.is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
-    names = (source.name, source.name.replace("-", "_"), *source.places)
+    names = list(dict.fromkeys([source.name, source.name.replace("-", "_"), *source.places]))
     return [data_dir / name for name in names] + ([data_dir] if data_dir.name in names else [])
 
 

@@ -16,6 +16,7 @@ from feddwa.errors import InputError
 
 IMAGE_COLUMNS = ("img", "image")
 TEST_SPLITS = ("test", "val", "valid", "validation")
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what Arrow raises on foreign bytes
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
@@ -38,15 +39,15 @@ def open_parquet(file: Path) -> pq.ParquetFile:
     """A Parquet file, or an error that says it is none."""
     try:
         return pq.ParquetFile(file)
-    except (pa.ArrowInvalid, OSError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{file}: not a readable Parquet file, truncated or foreign ({first_line(error)})") from None
 
 
-def read_table(file: Path) -> pa.Table:
-    """All columns of a Parquet or CSV file."""
+def read_table(file: Path, columns: list[str] | None = None) -> pa.Table:
+    """A Parquet or CSV file, all columns or some."""
     try:
-        return pa.csv.read_csv(file) if file.suffix == ".csv" else open_parquet(file).read()
-    except (pa.ArrowInvalid, OSError) as error:
+        return pa.csv.read_csv(file) if file.suffix == ".csv" else open_parquet(file).read(columns)
+    except _UNREADABLE as error:
         raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
 
 
@@ -62,7 +63,7 @@ def pick(file: Path, columns: Sequence[str], wanted: Sequence[str], what: str) -
 
 def integer_labels(file: Path, name: str) -> np.ndarray:
     """A label column as int64."""
-    column = open_parquet(file).read([name])[name]
+    column = read_table(file, [name])[name]
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InputError(f"{file}: label column {name!r} must hold integers without gaps, got {column.type}")
     return np.asarray(column.to_numpy(), dtype=np.int64)
@@ -71,7 +72,10 @@ def integer_labels(file: Path, name: str) -> np.ndarray:
 def class_names(file: Path, label: str) -> tuple[str, ...]:
     """The class names that the hub keeps in the schema, or ()."""
     info = (open_parquet(file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    names = json.loads(info).get("info", {}).get("features", {}).get(label, {}).get("names", ())
+    try:
+        names = json.loads(info).get("info", {}).get("features", {}).get(label, {}).get("names", ())
+    except (ValueError, AttributeError):
+        raise InputError(f"{file}: the class names in its schema are damaged") from None
     return tuple(names.values() if isinstance(names, dict) else names)
 
 
@@ -86,7 +90,7 @@ def encoded_images(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
             for data in batch.column(0).field("bytes").to_pylist():
                 yield f"{file} row {row}", data or b""
                 row += 1
-    except (pa.ArrowInvalid, OSError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{file}: damaged after row {row} ({first_line(error)})") from None
 
 
