@@ -9,6 +9,7 @@ from torch import Tensor
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.engine import Cohort, Engine, Rows, Scores, SequentialTrainer, State, Trainer, evaluate, keys
 from feddwa.engine.memory import rows_that_fit
+from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import concat, put_state, repeat, take, take_state
 from feddwa.ledger import Costs, message_bytes
 
@@ -41,7 +42,8 @@ class Federation:
     def __post_init__(self) -> None:
         initial, buffers = self.engine.initial()
         sizes = self.engine.data.splits["train"].sizes
-        self.server, own = self.algorithm.setup(Problem(initial, len(sizes), sizes))
+        counts, head = self.engine.data.label_counts(), head_parameters(self.engine.module)
+        self.server, own = self.algorithm.setup(Problem(initial, len(sizes), sizes, counts, head, self.engine.seed))
         self.memory = {"buffers": repeat(buffers, len(sizes)), **own}
         self.chunk = 1 if self.sequential else self.chunk or rows_that_fit(self.engine, initial, buffers)
         self.scores = self._evaluate_all()
@@ -68,7 +70,8 @@ class Federation:
         """The personalised models of some clients as they are now, and their BatchNorm statistics."""
         trainer = self._trainer(cohort.ids, cohort.round)
         memory = take_state(self.memory, cohort.ids)
-        return self.algorithm.personal(trainer, self.algorithm.download(self.server, cohort), memory), memory["buffers"]
+        model, memory = self.algorithm.personal(trainer, self.algorithm.deliver(self.server, cohort), memory)
+        return model, memory["buffers"]
 
     def everybody(self) -> Cohort:
         """All clients, as the cohort of the coming round."""

@@ -43,6 +43,13 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     return distances
 
 
+def inner_products(a: Models, b: Models) -> Tensor:
+    """<a_i, b_j> over all parameters: (m, n) in float64."""
+    rows_a, rows_b = _as_rows(a), _as_rows(b)
+    _check_alike(rows_a, rows_b)
+    return sum((x.double() @ y.double().T for x, y in _chunks(rows_a, rows_b)), start=torch.zeros(()).double())
+
+
 def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
     """||a_i - b_j||^2 from the differences: exactly zero for equal models."""
     norms = [

@@ -25,6 +25,9 @@ class Problem:
     initial: Row  # the parameters that everybody starts from
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
+    label_counts: Tensor | None = None  # (N, C) of them, by class; None where targets are not classes
+    head: tuple[str, ...] = ()  # names of the parameters of the last linear layer
+    seed: int = 0  # of the run, for draws of the server
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,13 @@ class Algorithm:
         """The server's round: its new state, and what there is to report."""
         raise NotImplementedError
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> Rows:
-        """The models that are evaluated before local training, from what a client holds then."""
-        return download["model"]
+    def deliver(self, server: State, cohort: Cohort) -> State:
+        """The message that brings clients what `personal` needs: as a rule the download of the coming round."""
+        return self.download(server, cohort)
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """The models that are evaluated before local training, and the memory to use with them; neither is kept."""
+        return download["model"], memory
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The models that are evaluated after local training."""

@@ -36,9 +36,9 @@ class Local(Algorithm):
         """P is the identity."""
         return server, {"weights": torch.eye(len(cohort), dtype=torch.float64)}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> Rows:
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """The own model."""
-        return memory["model"]
+        return memory["model"], memory
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The own model."""

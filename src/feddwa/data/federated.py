@@ -57,6 +57,14 @@ class FederatedData:
             x = x.to(dtype)
         return Batch(x, y.to(dtype) if y.is_floating_point() else y)
 
+    def label_counts(self) -> Tensor | None:
+        """(N, C) training samples of every client by class, on the CPU; None where targets are not classes."""
+        if self.y.ndim != 1 or self.y.is_floating_point() or self.classes < 1:
+            return None
+        train = self.splits["train"]
+        own = zip(train.index, train.sizes.tolist(), strict=True)
+        return torch.stack([torch.bincount(self.y[row[:size]], minlength=self.classes) for row, size in own]).cpu()
+
     def hold_out(self, share: float, rng: np.random.Generator) -> "FederatedData":
         """The same data with a share of every client's *training* samples set apart as split "validation"."""
         train, kept, held = self.splits["train"], [], []

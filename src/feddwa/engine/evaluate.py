@@ -1,6 +1,6 @@
 """Every client's model on its own samples, all at once."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,7 +8,9 @@ from torch import Tensor
 from feddwa.engine import keys
 from feddwa.engine.network import Net
 from feddwa.engine.rows import Row, Rows, take
-from feddwa.engine.trainer import Engine
+
+if TYPE_CHECKING:
+    from feddwa.engine.trainer import Engine
 
 SAMPLES_AT_ONCE = 4096  # over all clients: bounds the memory of activations
 
@@ -20,7 +22,7 @@ class Scores(NamedTuple):
     loss: Tensor  # (m,) float64, mean
 
 
-def evaluate(engine: Engine, model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
+def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
     """Scores of row i on the samples of client ids[i], in evaluation mode (BatchNorm uses the running statistics)."""
     own, device = engine.data.splits[split], engine.data.device
     by_size = torch.argsort(own.sizes[ids], descending=True, stable=True)
@@ -42,7 +44,7 @@ def evaluate(engine: Engine, model: Rows, buffers: Rows, ids: Tensor, split: str
 
 
 @torch.no_grad()
-def _score(engine: Engine, model: Rows, buffers: Rows, samples: Tensor) -> tuple[Tensor, Tensor]:
+def _score(engine: "Engine", model: Rows, buffers: Rows, samples: Tensor) -> tuple[Tensor, Tensor]:
     """Hits and losses of single samples: (a, b) each, in float64."""
 
     def one(params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -93,6 +93,32 @@ class Net:
         return self.loss_function(self(params, batch.x), batch.y)
 
 
+def head_name(module: nn.Module) -> str | None:
+    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
+    names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    return "head" if "head" in names else names[-1] if names else None
+
+
+def head_parameters(module: nn.Module) -> tuple[str, ...]:
+    """The names of the head's parameters; none without a linear layer."""
+    name = head_name(module)
+    return () if name is None else tuple(f"{name}.{own}" for own, _ in module.get_submodule(name).named_parameters())
+
+
+def outputs_and_features(net: Any, params: Row, x: Tensor) -> tuple[Tensor, Tensor]:
+    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
+    head = net.module.get_submodule(head_name(net.module))
+    seen: list[tuple[Tensor, Tensor]] = []
+    handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    try:
+        outputs = net(params, x)
+    finally:
+        handle.remove()
+    if len(seen) != 1 or seen[0][1] is not outputs:
+        raise InputError("model: its outputs must be those of its last linear layer (call that layer `head`)")
+    return outputs, seen[0][0]
+
+
 def task_loss(net: Net, params: Row, batch: Batch) -> Tensor:
     """The plain objective: the task's loss and nothing else."""
     return net.loss(params, batch)

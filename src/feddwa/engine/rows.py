@@ -34,8 +34,13 @@ def repeat(row: Row, m: int) -> Rows:
 
 
 def take(rows: Rows, index: Tensor) -> Rows:
-    """The rows at `index` (k,), copied."""
-    return {name: value.index_select(0, index.to(value.device)) for name, value in rows.items()}
+    """The rows at `index` (k,), copied; rows that share memory go on sharing it."""
+    return {
+        name: value[0].expand(len(index), *value.shape[1:])
+        if len(value) and value.stride(0) == 0
+        else value.index_select(0, index.to(value.device))
+        for name, value in rows.items()
+    }
 
 
 def put(rows: Rows, index: Tensor, new: Rows) -> Rows:

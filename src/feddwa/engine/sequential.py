@@ -28,16 +28,15 @@ class PlainClient:
     calls: int = 0
 
     def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
-        """The gradient by an ordinary backward pass through the module."""
-        load(self.module, params)
-        self.module.zero_grad()
-        self.backward(batch, objective, **constants)
-        return {name: value.grad.clone() for name, value in self.module.named_parameters() if value.grad is not None}
+        """The gradient by an ordinary backward pass, at parameters that need not be the module's."""
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+        self.backward(leaves, batch, objective, **constants)
+        return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
 
-    def backward(self, batch: Batch, objective: Objective, **constants: Row) -> None:
-        """Leave the gradient at the module's present parameters in their `.grad`."""
+    def backward(self, params: Row, batch: Batch, objective: Objective, **constants: Row) -> None:
+        """Leave the gradient in the parameters' `.grad`."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
-        objective(net, dict(self.module.named_parameters()), batch, **constants).backward()
+        objective(net, params, batch, **constants).backward()
         self.calls += 1
 
 
@@ -111,7 +110,7 @@ class SequentialTrainer(Trainer):
                 client = PlainClient(module, self.engine.loss, keys.fold(noise, number))
                 if isinstance(step, SGDStep):
                     optimiser.zero_grad()
-                    client.backward(batch, step.objective, **constants)
+                    client.backward(dict(module.named_parameters()), batch, step.objective, **constants)
                     optimiser.step()
                 else:
                     state = dict(step(client, state, batch, **constants))

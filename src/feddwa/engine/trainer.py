@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
+from feddwa.engine.evaluate import evaluate
 from feddwa.engine.memory import keep_freed_pages
-from feddwa.engine.network import FunctionalClient, Loss, Objective, SGDStep, Step, task_loss
+from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, task_loss
 from feddwa.engine.program import Flat, Program
 from feddwa.engine.rows import Row, Rows, State, take
 
@@ -68,6 +69,15 @@ class Engine:
             self.flops[known] = counter.get_total_flops()
         return self.flops[known]
 
+    def forward_flops(self, model: Row, buffers: Row) -> int:
+        """FLOPs of the outputs for one sample."""
+        if "forward" not in self.flops:
+            batch = self.data.batch(self.data.splits["train"].index[0, :1], self.dtype)
+            with FlopCounterMode(display=False) as counter:
+                Net(self.module.eval(), self.loss, buffers, keys.key(0, "flops"))(model, batch.x)
+            self.flops["forward"] = counter.get_total_flops()
+        return self.flops["forward"]
+
 
 @dataclass
 class Trainer:
@@ -93,13 +103,15 @@ class Trainer:
         *,
         objective: Objective = task_loss,
         epochs: int | None = None,
+        steps: int | None = None,
         lr: float | None = None,
         purpose: str = "train",
         **constants: Rows,
     ) -> tuple[Rows, State]:
         """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on."""
         step = SGDStep(self.engine.settings.lr if lr is None else lr, objective)
-        state, memory = self.train(step, {"model": model}, memory, constants, epochs=epochs, purpose=purpose)
+        work: State = {"model": model}
+        state, memory = self.train(step, work, memory, constants, epochs=epochs, steps=steps, purpose=purpose)
         return state["model"], memory
 
     def train(
@@ -110,22 +122,31 @@ class Trainer:
         constants: State = MappingProxyType({}),
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         batch_size: int | None = None,
         split: str = "train",
         purpose: str = "train",
     ) -> tuple[State, State]:
         """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
-        The last short batch of an epoch is kept. `step` must be hashable and the same from round to round (a function,
-        a method of a frozen dataclass): its compiled program is found by it.
+        `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the same
+        from round to round (a function, a method of a frozen dataclass): its compiled program is found by it.
         """
         epochs = self.engine.settings.epochs if epochs is None else epochs
         width = batch_size or self.engine.settings.batch_size
         work = {**state, "buffers": memory["buffers"]}
         orders = [self._order(split, f"{purpose}/{split}", epoch) for epoch in range(epochs)]
-        self._count_flops(step, work, constants, epochs, width, split)
-        new = dict(self._advance(step, work, constants, orders, self.engine.data.splits[split].sizes[self.ids], width))
+        sizes = self.engine.data.splits[split].sizes[self.ids]
+        sizes = sizes if steps is None else sizes.clamp(max=steps * width)
+        self._count_flops(step, work, constants, epochs, width, sizes)
+        new = dict(self._advance(step, work, constants, orders, sizes, width))
         return new, {**memory, "buffers": new.pop("buffers")}
+
+    def losses(self, model: Rows, memory: State, split: str = "validation") -> Tensor:
+        """(m,) float64: the mean loss of each model on its client's samples, with the client's BatchNorm statistics."""
+        first = ({name: value[0] for name, value in rows.items()} for rows in (model, memory["buffers"]))
+        self.flops += self.engine.data.splits[split].sizes[self.ids] * self.engine.forward_flops(*first)
+        return evaluate(self.engine, model, memory["buffers"], self.ids, split).loss
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
@@ -136,9 +157,8 @@ class Trainer:
         return own.index[ids].gather(1, order), keys.fold(key, 1)
 
     def _count_flops(
-        self, step: Step, work: State, constants: Mapping[str, Rows], epochs: int, width: int, split: str
+        self, step: Step, work: State, constants: Mapping[str, Rows], epochs: int, width: int, sizes: Tensor
     ) -> None:
-        sizes = self.engine.data.splits[split].sizes[self.ids]
         first = {part: {name: value[0] for name, value in rows.items()} for part, rows in work.items()}
         fixed = {part: {name: value[0] for name, value in rows.items()} for part, rows in constants.items()}
         cost = {b: self.engine.step_flops(step, first, fixed, b) for b in {width, *(sizes % width).tolist()} if b}
