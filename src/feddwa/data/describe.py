@@ -89,7 +89,7 @@ def table(description: Description, most: int = 20) -> Table:
     out.add_column("largest classes")
     effective = description.effective_classes
     for i, counts in enumerate(description.counts[:most]):
-        largest = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c]]
+        largest = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c] >= 0.005 * counts.sum()]
         out.add_row(
             str(i),
             *(str(column[i]) for column in shown.values()),
