@@ -12,51 +12,46 @@ from torch import Tensor
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 
-CHUNK = 1 << 19  # numbers of one stack handled at a time: 2 MiB of float32, which stay in the cache while in use
-CLOSE = 0.02  # below this share of the squared distances to the origin, cancellation would show (measured: 1e-8 / 0.02)
+WIDTH = 4096  # parameters handled at a time: (100, 4096) numbers stay in the cache while they are in use
+LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied in float32
+CLOSE, CLOSE_LARGE = 1e-8, 0.02  # below this share of the scale, cancellation would show in the sixth digit
 
 Models = Mapping[str, Tensor] | Tensor
 
 
 def squared_distances(a: Models, b: Models) -> Tensor:
-    """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64.
+    """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64, accurate to 1e-6.
 
     Expanding the square cancels, because clients differ by little of their norm (facts, 1.6). So every model is first
-    taken relative to b_0, which changes no difference; products are summed in the models' precision over a chunk, in
-    float64 over chunks; and what is still close on that scale is computed again from the differences themselves.
+    taken relative to b_0, which changes no difference, and pairs that are close even on that scale are computed again
+    from the differences themselves. Large float32 models are multiplied in float32, a chunk at a time, and summed in
+    float64 over chunks: with many chunks the rounding errors average out to 1e-8 of the scale (measured).
     """
     rows_a, rows_b = _as_rows(a), _as_rows(b)
     _check_alike(rows_a, rows_b)
     m, n = _length(rows_a), _length(rows_b)
+    size = sum(value[0].numel() for value in rows_a.values())
     cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(rows_a.values())).device)
     norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
     for x, y in _chunks(rows_a, rows_b):
         origin = y[:1].clone()
         x, y = x - origin, y - origin  # (m, c), (n, c)
+        if size < LARGE:
+            x, y = x.double(), y.double()
         cross += x @ y.T
-        norm_a += torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square()
-        norm_b += torch.linalg.vector_norm(y, dim=1, dtype=torch.float64).square()
+        norm_a += x.square().sum(1, dtype=torch.float64)
+        norm_b += y.square().sum(1, dtype=torch.float64)
     scale = norm_a.unsqueeze(1) + norm_b
     distances = scale - 2 * cross
-    for i, j in (distances < CLOSE * scale).nonzero().tolist():
+    for i, j in (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero().tolist():
         distances[i, j] = _squared_distance(rows_a, rows_b, i, j)
     return distances
 
 
-def inner_products(a: Models, b: Models) -> Tensor:
-    """<a_i, b_j> over all parameters: (m, n) in float64."""
-    rows_a, rows_b = _as_rows(a), _as_rows(b)
-    _check_alike(rows_a, rows_b)
-    return sum((x.double() @ y.double().T for x, y in _chunks(rows_a, rows_b)), start=torch.zeros(()).double())
-
-
 def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
     """||a_i - b_j||^2 from the differences: exactly zero for equal models."""
-    norms = [
-        torch.linalg.vector_norm(_at_least_float32(x[i]) - _at_least_float32(b[name][j]), dtype=torch.float64)
-        for name, x in a.items()
-    ]
-    return torch.stack(norms).square().sum()
+    differences = (_at_least_float32(x[i]) - _at_least_float32(b[name][j]) for name, x in a.items())
+    return torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64) for part in differences]).square().sum()
 
 
 def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
@@ -96,9 +91,8 @@ def mix(weights: Tensor, rows: Rows) -> Rows:
 def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
     flat = value.reshape(len(value), -1)
     new = flat.new_empty(len(weights), flat.shape[1])
-    width = max(1, CHUNK // len(value))
-    for start in range(0, flat.shape[1], width):
-        new[:, start : start + width] = weights @ flat[:, start : start + width].double()
+    for start in range(0, flat.shape[1], WIDTH):
+        new[:, start : start + WIDTH] = weights @ flat[:, start : start + WIDTH].double()
     return new.reshape(len(weights), *value.shape[1:])
 
 
@@ -114,10 +108,9 @@ def _check_alike(a: Rows, b: Rows) -> None:
 
 def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
     """Both stacks in matching pieces (m, c) and (n, c), at least float32."""
-    step = max(1, CHUNK // max(_length(a), _length(b)))
     for name, value in a.items():
         x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
-        for u, v in zip(x.split(step, dim=1), y.split(step, dim=1), strict=True):
+        for u, v in zip(x.split(WIDTH, dim=1), y.split(WIDTH, dim=1), strict=True):
             yield _at_least_float32(u), _at_least_float32(v)
 
 

@@ -1,0 +1,31 @@
+# make demo   sets everything up and runs the main job
+# make test   sets everything up and passes the tests
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)
+	$(BIN)/feddwa compare --algorithms feddwa local fedavg
+
+test: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/engine.py
+
+# The constraints pin the tested versions; torch's plain name would pull another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

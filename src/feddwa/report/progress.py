@@ -1,0 +1,52 @@
+"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+PLAIN_EVERY = 10.0  # seconds between two plain lines
+
+
+@contextmanager
+def progress(console: Console, name: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Show the lines of metrics.jsonl as they come."""
+    if not console.is_terminal:
+        yield _plain(console, name, rounds)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(name, total=rounds, note="")
+        best = 0.0
+
+        def observe(line: dict[str, Any]) -> None:
+            nonlocal best
+            best = max(best, line["before"]["all"])
+            note = f"accuracy {line['before']['all']:5.2f} %  best {best:5.2f} %"
+            bar.update(task, completed=min(line["round"], rounds), note=note)
+
+        yield observe
+
+
+def _plain(console: Console, name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
+    shown = time.monotonic()
+
+    def observe(line: dict[str, Any]) -> None:
+        nonlocal shown
+        finished = line["round"] > rounds
+        if finished or time.monotonic() - shown > PLAIN_EVERY:
+            shown = time.monotonic()
+            place = "done" if finished else f"round {line['round']}/{rounds}"
+            console.print(f"{name}: {place}, accuracy {line['before']['all']:.2f} %", highlight=False)
+
+    return observe

@@ -1,0 +1,57 @@
+"""A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from feddwa.data.dataset import Dataset
+from feddwa.data.federated import FederatedData, federate
+from feddwa.data.partition import Partition
+
+# Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
+SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
+
+
+def small_data(sizes: tuple[int, ...] = SIZES, seed: int = 0, device: str = "cpu") -> FederatedData:
+    """Learnable 8x8 images of 10 classes; client i has sizes[i] training and 5 + i test samples."""
+    rng = np.random.default_rng(seed)
+    tests = [5 + i for i in range(len(sizes))]
+    labels = rng.integers(0, 10, sum(sizes) + sum(tests))
+    prototypes = rng.normal(size=(10, 1, 8, 8))
+    images = (prototypes[labels] + 0.5 * rng.normal(size=(len(labels), 1, 8, 8))).astype(np.float32)
+    cuts = np.cumsum([0, *sizes, *tests])
+    rows = [np.arange(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    dataset = Dataset("small", images, labels, sum(sizes), 10)
+    return federate(dataset, Partition(rows[: len(sizes)], rows[len(sizes) :]), torch.device(device))
+
+
+def conv_net() -> nn.Module:
+    """Convolution, pooling, BatchNorm and dropout, as the paper's CIFAR network has them."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.BatchNorm2d(6),
+        nn.Dropout2d(0.2),
+        nn.Flatten(),
+        nn.Linear(54, 16),
+        nn.Dropout(0.5),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+
+
+def plain_net() -> nn.Module:
+    """Neither buffers nor randomness."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
+NETWORKS = {"conv": conv_net, "plain": plain_net}
+
+
+@pytest.fixture
+def data() -> FederatedData:
+    return small_data()

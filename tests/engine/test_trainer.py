@@ -1,0 +1,213 @@
+"""The vectorised engine against its specification, the plain loop."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from feddwa.data.federated import FederatedData
+from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys
+from feddwa.engine.network import descend
+from feddwa.engine.rows import repeat, take, take_state, tensors
+from feddwa.engine.trainer import calls
+from feddwa.errors import InputError
+from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def make_engine(network, dtype=torch.float64, data: FederatedData | None = None, **settings) -> Engine:
+    settings = {"epochs": 2, "batch_size": 10, "lr": 0.1, **settings}
+    return Engine(network(), data or small_data(), Settings(**settings), dtype=dtype)
+
+
+def start(engine: Engine, clients: int = len(SIZES)):
+    parameters, buffers = engine.initial()
+    return repeat(parameters, clients), {"buffers": repeat(buffers, clients)}
+
+
+def relative_error(left, right) -> float:
+    pairs = zip(tensors(left), tensors(right), strict=True)
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for (_, a), (_, b) in pairs)
+
+
+def train(trainer_class, engine, rounds=3, ids=None, **options):
+    ids = torch.arange(len(SIZES)) if ids is None else ids
+    model, memory = start(engine, len(ids))
+    for round in range(1, rounds + 1):
+        model, memory = trainer_class(engine, ids, round).sgd(model, memory, **options)
+    return {"model": model, **memory}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_three_rounds_agree_with_the_plain_loop(network, dtype):
+    engine = make_engine(NETWORKS[network], dtype)
+    vectorised, sequential = train(Trainer, engine), train(SequentialTrainer, engine)
+    assert relative_error(vectorised, sequential) < TOLERANCE[dtype]
+    assert relative_error(vectorised, {"model": start(engine)[0], **start(engine)[1]}) > 1e-3  # it did train
+
+
+def test_traced_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
+    eager = train(Trainer, make_engine(conv_net, torch.float32))
+    monkeypatch.setattr("feddwa.engine.program.TRACE_AFTER", {"cpu": 0})
+    traced = train(Trainer, make_engine(conv_net, torch.float32))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(traced), strict=True))
+
+
+def test_the_plain_loop_is_what_a_textbook_loop_does():
+    """The specification itself against twenty lines that use nothing of the engine but the batch order."""
+    engine = make_engine(plain_net, epochs=1)
+    result = train(SequentialTrainer, engine, rounds=1)
+    for client, size in enumerate(SIZES):
+        module = plain_net().double()
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        key = keys.key(0, "train/train", 1, torch.tensor([client]), 0)
+        order = keys.permutations(key, torch.tensor([size]))[0]
+        rows = engine.data.splits["train"].index[client][order]
+        for batch in rows.split(10):
+            optimiser.zero_grad()
+            F.cross_entropy(module(engine.data.x[batch].double()), engine.data.y[batch]).backward()
+            optimiser.step()
+        for name, value in module.named_parameters():
+            assert torch.equal(value, result["model"][name][client])
+
+
+def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
+    engine = make_engine(conv_net)
+    everybody = train(Trainer, engine)
+    for ids in (torch.tensor([3]), torch.tensor([0, 5, 6])):
+        part = train(Trainer, make_engine(conv_net), ids=ids)
+        assert relative_error(part, take_state(everybody, ids)) < 1e-12
+
+
+def test_purposes_draw_different_batches_and_masks():
+    engine = make_engine(conv_net)
+    one, other = train(Trainer, engine, rounds=1), train(Trainer, engine, rounds=1, purpose="guidance")
+    assert relative_error(one, other) > 1e-4
+
+
+def test_arguments_are_left_alone():
+    engine = make_engine(conv_net)
+    model, memory = start(engine)
+    before = copy.deepcopy({"model": dict(model), **{k: dict(v) for k, v in memory.items()}})
+    Trainer(engine, torch.arange(len(SIZES)), 1).sgd(model, memory)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors({"model": model, **memory}), tensors(before), strict=True))
+
+
+def pull(net, params, batch, anchor):
+    """A proximal objective: constants reach it row by row."""
+    return net.loss(params, batch) + 0.5 * sum((params[name] - anchor[name]).square().sum() for name in params)
+
+
+def inner_loop(client, state, batch):
+    """Two models and three gradients a step, as pFedMe has them."""
+    theta = state["theta"]
+    for _ in range(3):
+        theta = descend(theta, client.gradient(theta, batch), 0.05)
+    moved = {name: value + 0.1 * (theta[name] - value) for name, value in state["model"].items()}
+    return {"model": moved, "theta": theta}
+
+
+def meta_step(client, state, batch):
+    """The gradient at a point one step ahead, on the other half of the batch."""
+    half = max(1, len(batch.y) // 2)
+    first, second = (type(batch)(*(part[s] for part in batch)) for s in (slice(half), slice(-half, None)))
+    ahead = descend(state["model"], client.gradient(state["model"], first), 0.05)
+    return {"model": descend(state["model"], client.gradient(ahead, second), 0.05)}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_objectives_with_constants_agree_with_the_plain_loop(network):
+    engine = make_engine(NETWORKS[network])
+    anchors = {name: value + 0.1 * torch.randn(len(SIZES), *value.shape[1:]) for name, value in start(engine)[0].items()}
+    results = [train(kind, engine, rounds=2, objective=pull, anchor=anchors) for kind in (Trainer, SequentialTrainer)]
+    assert relative_error(*results) < 1e-9
+    assert relative_error(results[0], train(Trainer, engine, rounds=2)) > 1e-3
+
+
+@pytest.mark.parametrize("step", [inner_loop, meta_step])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_any_step_agrees_with_the_plain_loop(network, step):
+    engine = make_engine(NETWORKS[network], epochs=1)
+    results = []
+    for kind in (Trainer, SequentialTrainer):
+        model, memory = start(engine)
+        state = {"model": model, "theta": model} if step is inner_loop else {"model": model}
+        for round in (1, 2):
+            state, memory = kind(engine, torch.arange(len(SIZES)), round).train(step, state, memory)
+        results.append({**state, **memory})
+    assert relative_error(*results) < 1e-9
+
+
+def test_a_finished_client_costs_nothing_and_no_batch_is_padded():
+    sizes = sorted(SIZES, key=lambda size: -(size // 10))
+    index = torch.arange(len(sizes) * 82).reshape(len(sizes), 82)
+    seen = {row: [] for row in range(len(sizes))}
+    for rows, samples, key in calls(index, torch.zeros(len(sizes), dtype=torch.int64), sizes, 10):
+        chosen = list(range(rows)) if isinstance(rows, int) else rows.tolist()
+        assert len(chosen) == len(samples) == len(key)
+        for row, own in zip(chosen, samples.tolist(), strict=True):
+            seen[row].append(own)
+    for row, size in enumerate(sizes):
+        flat = [sample for batch in seen[row] for sample in batch]
+        assert flat == index[row, :size].tolist()  # every sample once, in order, nothing else
+        assert [len(batch) for batch in seen[row]] == [10] * (size // 10) + [size % 10] * (size % 10 > 0)
+
+
+def test_flops_are_counted_per_client():
+    engine = make_engine(plain_net, epochs=1)
+    trainer = Trainer(engine, torch.arange(len(SIZES)), 1)
+    trainer.sgd(*start(engine))
+    forward = 2 * (64 * 12 + 12 * 10)  # two FLOPs per multiply-add
+    backward = 2 * forward - 2 * 64 * 12  # the first layer's input needs no gradient
+    assert trainer.flops.tolist() == [size * (forward + backward) for size in SIZES]
+
+
+def test_byte_images_are_normalised_on_the_device():
+    data = small_data()
+    values = (data.x - data.x.min()) / (data.x.max() - data.x.min())
+    from feddwa.data.dataset import Dataset
+    from feddwa.data.federated import federate
+    from feddwa.data.partition import Partition
+
+    pixels = (values * 255).to(torch.uint8).numpy()
+    dataset = Dataset("bytes", pixels, data.y.numpy(), 10, 10, mean=(0.4,), std=(0.25,))
+    made = federate(dataset, Partition([torch.arange(10).numpy()], [torch.arange(10, 20).numpy()]), torch.device("cpu"))
+    batch = made.batch(torch.tensor([[3, 4]]), torch.float64)
+    assert torch.allclose(batch.x[0], (torch.from_numpy(pixels[[3, 4]]).double() / 255 - 0.4) / 0.25, atol=1e-12)
+
+
+def test_one_sample_and_plain_batchnorm_agree_with_torch():
+    """torch refuses to normalise a single value per channel; so do both backends, with the same error."""
+    engine = make_engine(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), data=small_data((11, 1)))
+    for kind in (Trainer, SequentialTrainer):
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            kind(engine, torch.arange(2), 1).sgd(*start(engine, 2))
+
+
+def test_random_layers_without_a_key_are_refused():
+    engine = make_engine(lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.5), nn.Linear(64, 10)))
+    with pytest.raises(InputError, match="draws its own random numbers"):
+        Trainer(engine, torch.arange(len(SIZES)), 1).sgd(*start(engine))
+
+
+def test_dropout_keeps_the_right_share_and_scale():
+    from feddwa.engine.network import KeyedDropout
+
+    for layer, distinct in ((F.dropout, 40 * 30 * 6), (F.dropout2d, 40 * 30)):
+        with KeyedDropout(keys.key(0, "mask")):
+            out = layer(torch.ones(40, 30, 3, 2), 0.3, training=True)
+        assert out.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
+        kept = (out > 0).double().mean()
+        assert abs(kept - 0.7) < 4 * (0.21 / distinct) ** 0.5
+        if layer is F.dropout2d:
+            assert ((out > 0).flatten(2).double().mean(2) % 1 == 0).all()  # whole channels
+
+
+def test_take_copies():
+    rows = {"w": torch.zeros(3, 2)}
+    take(rows, torch.tensor([1]))["w"].add_(1)
+    assert not rows["w"].any()
