@@ -11,8 +11,8 @@ the server knows what they are made of. Data sizes play no role in the weights.
 
 Where the paper, its code and others differ: the formula of the paper takes one full gradient step ahead, its algorithm
 box one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option
-for several guidance epochs restarts each from v_i, so that it cannot have an effect; ours follow one another. The
-look-ahead's BatchNorm statistics are thrown away, and it draws from its own key, so that K = 1 is Local.
+for several guidance epochs restarts each from v_i, so that it cannot have an effect; ours follow one another. The look-
+ahead's BatchNorm statistics are thrown away, and it draws from its own key, so that K = 1 is Local.
 """
 
 from dataclasses import dataclass

@@ -129,8 +129,8 @@ class Trainer:
     ) -> tuple[State, State]:
         """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
-        `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the same
-        from round to round (a function, a method of a frozen dataclass): its compiled program is found by it.
+        `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the
+        same from round to round (a function, a method of a frozen dataclass): its compiled program is found by it.
         """
         epochs = self.engine.settings.epochs if epochs is None else epochs
         width = batch_size or self.engine.settings.batch_size

@@ -1,0 +1,85 @@
+"""FedAMP: attentive message passing between clients (Huang et al., AAAI 2021).
+
+    server  u_i = sum_j xi_ij w_j,   xi_ij = alpha A'(||w_i - w_j||^2),   xi_ii = 1 - sum_{j != i} xi_ij
+            A(x) = 1 - exp(-x / sigma), so A'(x) = exp(-x / sigma) / sigma
+    client  w_i = argmin_v f_i(v) + lambda / (2 alpha) ||v - u_i||^2,   E epochs of SGD from its own w_i
+
+Crosses the network: u_i down, w_i up, two model sizes. Evaluated is w_i, which its client keeps.
+
+Where the paper, its code and others differ: there is no official code. The library that FedDWA's authors used had the
+formula wrong at both times in question: in 2022 the self part was the old u_i instead of w_i; since 2023 the proximal
+term is computed from detached tensors, so that FedAMP was Local training (lam = 0 here). Ours is the formula, squared
+and differentiated. Under partial participation the server keeps everybody's last upload and mixes over those who have
+uploaded. FedDWA's values sigma = alpha = 1, lambda = 0.1 are far from the original's (about 1e6, 1e4, 1). With them the
+self weight is negative while models are close (its lower bound is 1 - (N - 1) alpha / sigma; the mix is convex only for
+alpha <= sigma / (N - 1)), and u_i = w_i once models are several sigma apart: FedAMP then is Local training. The self
+weights are in the report of every round.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.vectors import half_squared_distance
+from feddwa.data.federated import Batch
+from feddwa.engine.network import Net
+from feddwa.engine.rows import Cohort, Row, Rows, State, put, repeat, take
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import require
+from feddwa.mixing import Models, mix, squared_distances
+
+
+@dataclass(frozen=True)
+class FedAMP(Algorithm):
+    """FedAMP with FedDWA's values."""
+
+    title = "FedAMP"
+    summary = "attention between similar clients' models"
+
+    alpha: float = 1.0  # step of the server on the attention
+    sigma: float = 1.0  # squared distance over which attention fades
+    lam: float = 0.1  # lambda: pull towards u_i, divided by alpha
+
+    def __post_init__(self) -> None:
+        require(self.alpha > 0, "--param alpha", self.alpha, "above 0")
+        require(self.sigma > 0, "--param sigma", self.sigma, "above 0")
+        require(self.lam >= 0, "--param lam", self.lam, "0 or more")
+
+    def setup(self, problem: Problem) -> tuple[State, State]:
+        """Everybody's last upload w_i and message u_i; the client remembers its w_i."""
+        rows = repeat(problem.initial, problem.clients)
+        seen = {"clients": torch.zeros(problem.clients, dtype=torch.bool)}
+        return {"model": rows, "message": rows, "seen": seen}, {"model": rows}
+
+    def download(self, server: State, cohort: Cohort) -> State:
+        """u_i."""
+        return {"message": take(server["message"], cohort.ids)}
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """E epochs from the own model, with a pull towards u_i."""
+        model, memory = trainer.sgd(memory["model"], memory, objective=self.objective, anchor=download["message"])
+        return {"model": model}, {**memory, "model": model}
+
+    def objective(self, net: Net, params: Row, batch: Batch, anchor: Row) -> Tensor:
+        """f_i(v) + lambda / (2 alpha) ||v - u_i||^2."""
+        return net.loss(params, batch) + self.lam / self.alpha * half_squared_distance(params, anchor)
+
+    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+        """New messages to everybody, since anybody's neighbours may have moved."""
+        models = put(server["model"], cohort.ids, upload["model"])
+        seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
+        weights = self.attention(models, seen)
+        new = {"model": models, "message": mix(weights, models), "seen": {"clients": seen}}
+        return new, {"weights": weights[cohort.ids][:, cohort.ids]}
+
+    def attention(self, models: Models, seen: Tensor) -> Tensor:
+        """xi (N, N); clients that never uploaded are not listened to."""
+        xi = self.alpha / self.sigma * torch.exp(-squared_distances(models, models).cpu() / self.sigma)
+        xi = (xi * seen).fill_diagonal_(0)
+        return xi + torch.diag(1 - xi.sum(1))
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """The own model."""
+        return memory["model"], memory

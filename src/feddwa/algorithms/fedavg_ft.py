@@ -1,0 +1,35 @@
+"""FedAvg_FT: FedAvg, and every client tunes its own copy of the result.
+
+    train as FedAvg;   evaluate   w_i = SGD(w; own training data)   and throw w_i away
+
+Crosses the network: as FedAvg, two model sizes. Fine-tuning costs one more epoch per evaluated client, which the paper
+does not count, and neither do we: it is evaluation.
+
+Where the paper, its code and others differ: the length of fine-tuning is not stated. Ours is that of local training
+(same epochs, rate, batch size and keys), so with full participation the accuracy before round t + 1 is FedAvg's after
+it. BatchNorm statistics of the copy move with it and are used to test it. The global model never sees any of this.
+"""
+
+from dataclasses import dataclass
+
+from feddwa.algorithms.fedavg import FedAvg
+from feddwa.engine.rows import Rows, State
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import require
+
+
+@dataclass(frozen=True)
+class FedAvgFT(FedAvg):
+    """FedAvg with local fine-tuning."""
+
+    title = "FedAvg_FT"
+    summary = "FedAvg, each client's copy tuned on its own data before use"
+
+    tune_epochs: int | None = None  # epochs of fine-tuning; none = as many as local training
+
+    def __post_init__(self) -> None:
+        require(self.tune_epochs is None or self.tune_epochs >= 0, "--param tune_epochs", self.tune_epochs, "0 or more")
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """A copy of w after local training, with the statistics that it has then."""
+        return trainer.sgd(download["model"], memory, epochs=self.tune_epochs)

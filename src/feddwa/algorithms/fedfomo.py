@@ -1,0 +1,130 @@
+"""FedFomo: each client weighs other clients' models by how much they help it (Zhang et al., ICLR 2021).
+
+Client i holds its last trained model, the base it was trained from, and a validation set. Each round it receives the
+models theta_n of M others, adds its own, and
+
+    raw_n   = (L_val(base) - L_val(theta_n)) / ||theta_n - base||
+    w_n     = max(raw_n, 0) / sum max(raw, 0)
+    theta_i = base + sum_n w_n (theta_n - base),   then E epochs from it, on the other 80 % of its training data
+
+The server sends what was uploaded in the previous round: the M of largest affinity P_i, a random one for each with
+probability epsilon_t = max(0, epsilon - decay t), and then P_in += raw_n for those sent. Evaluated is theta_i.
+
+Crosses the network: M models down, one up, 1 + M model sizes (none down in the first round), and M + 1 scores up.
+
+Where the paper, its code and others differ: the original explores with epsilon 0.3 falling by 0.05 a round, which later
+libraries drop, so that with their ties broken by number everybody first fetches the lowest ids; ours explores, and
+draws ties. If no model helps, the original returns to base and so throws the last training away; like later libraries
+we keep the own model (fallback). Only models of the previous round can be fetched; m - 1 of them if that is fewer than
+M. The original adds cluster averages to the candidates, left out as in FedDWA's description, and normalises raw before
+adding it to P. A candidate equal to base scores 0. Candidates are judged with the client's own BatchNorm statistics.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.vectors import difference, norms, scale
+from feddwa.engine import keys
+from feddwa.engine.rows import Cohort, Rows, State, repeat
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import require
+
+
+@dataclass(frozen=True)
+class FedFomo(Algorithm):
+    """FedFomo with FedDWA's M and the original's exploration."""
+
+    title = "FedFomo"
+    summary = "each client weighs others' models by their validation loss"
+    validation = 0.2
+
+    models: int = 5  # M: models fetched a round
+    epsilon: float = 0.3  # probability of a random model in place of the best, at first
+    decay: float = 0.05  # what epsilon loses a round
+    fallback: Literal["own", "base"] = "own"  # what to go on with if no model helps
+
+    def __post_init__(self) -> None:
+        require(self.models >= 1, "--param models", self.models, "at least 1")
+        require(0 <= self.epsilon <= 1, "--param epsilon", self.epsilon, "from 0 to 1")
+        require(self.decay >= 0, "--param decay", self.decay, "0 or more")
+
+    def setup(self, problem: Problem) -> tuple[State, State]:
+        """No uploads yet, nobody prefers anybody; the client has its model and the base that it came from."""
+        none = {name: value.new_empty(0, *value.shape) for name, value in problem.initial.items()}
+        affinity = torch.zeros(problem.clients, problem.clients, dtype=torch.float64)
+        record = {
+            "uploaded": torch.zeros(0, dtype=torch.int64),
+            "affinity": affinity,
+            "seed": torch.tensor(problem.seed),
+        }
+        rows = repeat(problem.initial, problem.clients)
+        return {"models": none, "record": record}, {"model": rows, "base": rows}
+
+    def download(self, server: State, cohort: Cohort) -> State:
+        """M models for each client: (m, M, *shape)."""
+        slots = self.choose(server, cohort)
+        return {"models": {name: value[slots.to(value.device)] for name, value in server["models"].items()}}
+
+    def choose(self, server: State, cohort: Cohort) -> Tensor:
+        """(m, M) positions among the uploads: epsilon-greedy on the affinity, nobody twice, never oneself."""
+        uploaded, affinity = server["record"]["uploaded"], server["record"]["affinity"]
+        slots = min(self.models, max(len(uploaded) - 1, 0))
+        epsilon = max(0.0, self.epsilon - self.decay * (cohort.round - 1))
+        chosen = torch.zeros(len(cohort), slots, dtype=torch.int64)
+        for row, client in enumerate(cohort.ids.tolist()):
+            key = keys.key(int(server["record"]["seed"]), "fomo", cohort.round, client)
+            ties, order, chance = (keys.uniform(keys.fold(key, n), uploaded.shape) for n in range(3))
+            others = ties.argsort()[uploaded[ties.argsort()] != client]
+            best = others[affinity[client, uploaded[others]].argsort(descending=True, stable=True)].tolist()
+            random = [other for other in order.argsort().tolist() if uploaded[other] != client]
+            for slot in range(slots):
+                pick = (random if chance[slot] < epsilon else best)[0]
+                chosen[row, slot] = pick
+                best.remove(pick)
+                random.remove(pick)
+        return chosen
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """Mix, then train; the mixture is the next base."""
+        mixture, raw = self.mixture(trainer, download, memory)
+        model, memory = trainer.sgd(mixture, memory)
+        return {"model": model, "scores": {"raw": raw}}, {**memory, "model": model, "base": mixture}
+
+    def mixture(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Tensor]:
+        """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the own one."""
+        base, slots = memory["base"], next(iter(download["models"].values())).shape[1]
+        fetched = [{name: value[:, n] for name, value in download["models"].items()} for n in range(slots)]
+        candidates, base_loss = [*fetched, memory["model"]], trainer.losses(base, memory)
+        gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
+        far = [norms(difference(candidate, base)) for candidate in candidates]
+        raw = torch.stack([torch.where(d > 0, gain / d, 0.0) for gain, d in zip(gains, far, strict=True)], dim=1)
+        mixture = {name: torch.zeros_like(value) for name, value in base.items()}
+        for share, candidate in zip(self.weights(raw).unbind(1), [*candidates, base], strict=True):
+            mixture = {name: mixture[name] + part for name, part in scale(share, candidate).items()}
+        return mixture, raw
+
+    def weights(self, raw: Tensor) -> Tensor:
+        """(m, M + 2): the shares of the models fetched, the own one and the base."""
+        positive = raw.clamp(min=0)
+        total = positive.sum(1, keepdim=True)
+        stay = torch.zeros(raw.shape[1] + 1, dtype=raw.dtype)
+        stay[-2 if self.fallback == "own" else -1] = 1
+        return torch.where(total > 0, torch.cat([positive / total, torch.zeros_like(total)], 1), stay)
+
+    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+        """Remember who helped whom; the new uploads replace the old. P shows the weights among the cohort."""
+        record, raw = server["record"], upload["scores"]["raw"]
+        who, rows = record["uploaded"][self.choose(server, cohort)], cohort.ids.unsqueeze(1)  # (m, M), (m, 1)
+        affinity = record["affinity"].index_put((rows, who), raw[:, :-1], accumulate=True)
+        shares = torch.zeros(len(cohort), len(affinity), dtype=raw.dtype)
+        shares.scatter_(1, torch.cat([who, rows], 1), self.weights(raw)[:, :-1])
+        record = {**record, "uploaded": cohort.ids, "affinity": affinity}
+        return {"models": upload["model"], "record": record}, {"weights": shares[:, cohort.ids]}
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """theta_i."""
+        return self.mixture(trainer, download, memory)[0], memory

@@ -1,0 +1,46 @@
+"""FedProx: FedAvg whose clients stay near the global model (Li et al., MLSys 2020).
+
+    client  min_v f_k(v) + mu/2 ||v - w||^2        so each step follows grad f_k(v) + mu (v - w), w as downloaded
+    server  w = sum_{k in S_t} (n_k / n) v_k
+
+Crosses the network: w down, v_k up, two model sizes.
+
+Where the paper, its code and others differ: the original also lets stragglers stop early; all clients here do the same
+work. Several public codes forget the square or detach the term, which makes mu an idle option; ours is differentiated
+like the loss. mu = 0 is FedAvg bit for bit. At rate 0.01 and 125 steps, mu = 1 shrinks a drift to (1 - 0.01)^125, a
+quarter: that is strong, and the paper's tables show it.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from feddwa.algorithms.fedavg import FedAvg
+from feddwa.algorithms.vectors import half_squared_distance
+from feddwa.data.federated import Batch
+from feddwa.engine.network import Net
+from feddwa.engine.rows import Row, State
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import require
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedProx with FedDWA's value of mu, from {0.01, 0.1, 1, 10}; the original's depends on the dataset."""
+
+    title = "FedProx"
+    summary = "FedAvg with a pull towards the global model"
+
+    mu: float = 1.0  # strength of the pull
+
+    def __post_init__(self) -> None:
+        require(self.mu >= 0, "--param mu", self.mu, "0 or more")
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """E epochs on the proximal objective."""
+        local, memory = trainer.sgd(download["model"], memory, objective=self.objective, anchor=download["model"])
+        return {"model": local}, memory
+
+    def objective(self, net: Net, params: Row, batch: Batch, anchor: Row) -> Tensor:
+        """f_k(v) + mu/2 ||v - w||^2."""
+        return net.loss(params, batch) + self.mu * half_squared_distance(params, anchor)

@@ -1,0 +1,92 @@
+"""FedRoD: one generic head that is fair to all classes, one personalised head on top (Chen and Chao, ICLR 2022).
+
+    z = h(x) features, G the generic head, P_i the client's own;   prediction  G(z) + P_i(z)
+    L_G = CE(G(z) + log pi_i, y)                     balanced softmax, pi_i = class frequencies; moves h and G
+    L_P = CE(stop[G(z)] + P_i(stop[z]), y)           moves P_i alone
+    server  (h, G) = sum_{k in S_t} (n_k / n) (h_k, G_k)
+
+Crosses the network: h and G down and up, two model sizes. P_i and the class counts never leave the client.
+
+Where the paper, its code and others differ: both losses come from one pass, so z is that before the step, as in the
+common implementation; another lets P predict alone and its gradient reach h, which is a different method. Class counts
+are taken over the whole training set: a code that counts through a loader that drops the last batch can miss a class,
+whose loss is then infinite. A class the client does not have is masked by log 0 = -inf: loss finite, gradient exactly
+zero. A client with one class therefore leaves h and G as they are. P_i starts as a copy of the initial G; it is the
+last linear layer, without the hyper-network variant. Two linear heads on the same z add up to one, so the evaluated
+model is an ordinary one whose head is G + P_i.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from feddwa.algorithms.base import Problem
+from feddwa.algorithms.fedavg import FedAvg
+from feddwa.data.federated import Batch
+from feddwa.engine.network import Client, Net, descend, outputs_and_features
+from feddwa.engine.rows import Row, Rows, State, repeat
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import InputError
+
+OWN = "own/"  # marks the personalised head's parameters among the others
+
+
+@dataclass(frozen=True)
+class TwoHeadStep:
+    """One step of h, G and P_i from one pass."""
+
+    rate: float
+
+    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, prior: Row) -> Mapping[str, Row]:
+        """One step on a batch."""
+        params = {**state["model"], **{OWN + name: value for name, value in state["head"].items()}}
+        new = descend(params, client.gradient(params, batch, two_losses, prior=prior), self.rate)
+        return {part: {name: new[OWN * (part == "head") + name] for name in rows} for part, rows in state.items()}
+
+
+def two_losses(net: Net, params: Row, batch: Batch, prior: Row) -> Tensor:
+    """L_G + L_P: neither depends on what the other moves."""
+    own = {name.rpartition(".")[2]: value for name, value in params.items() if name.startswith(OWN)}
+    shared = {name: value for name, value in params.items() if not name.startswith(OWN)}
+    generic, features = outputs_and_features(net, shared, batch.x)
+    personal = generic.detach() + F.linear(features.detach(), own["weight"], own.get("bias"))
+    return net.loss_function(generic + prior["log"], batch.y) + net.loss_function(personal, batch.y)
+
+
+@dataclass(frozen=True)
+class FedRoD(FedAvg):
+    """FedRoD with linear heads."""
+
+    title = "FedRoD"
+    summary = "a shared body and class-balanced head, a personalised head on top"
+
+    def setup(self, problem: Problem) -> tuple[State, State]:
+        """FedAvg's server; each client has a head and its classes' log frequencies."""
+        if problem.label_counts is None or not problem.head:
+            raise InputError("algorithm fedrod: needs class labels and a model whose last layer is an nn.Linear")
+        server, _ = super().setup(problem)
+        head = repeat({name: problem.initial[name] for name in problem.head}, problem.clients)
+        frequency = problem.label_counts / problem.label_counts.sum(1, keepdim=True)
+        log = torch.log(frequency).to(next(iter(problem.initial.values())))
+        return server, {"head": head, "prior": {"log": log}}
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """E epochs of both heads."""
+        step, start = TwoHeadStep(trainer.engine.settings.lr), {"model": download["model"], "head": memory["head"]}
+        state, memory = trainer.train(step, start, memory, {"prior": memory["prior"]})
+        return {"model": state["model"]}, {**memory, "head": state["head"]}
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """Both heads as one."""
+        return _with_head(download["model"], memory["head"]), memory
+
+    def trained(self, upload: State, memory: State) -> Rows:
+        """Both heads as one."""
+        return _with_head(upload["model"], memory["head"])
+
+
+def _with_head(model: Rows, head: Rows) -> Rows:
+    return {name: value + head[name] if name in head else value for name, value in model.items()}

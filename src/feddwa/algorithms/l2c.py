@@ -1,0 +1,161 @@
+"""L2C: learning to collaborate, mixing weights trained on validation data (Li et al., CVPR 2022).
+
+Client i holds logits a_i over all clients, and a validation set. A round
+
+    trains      D_i = theta_i - SGD(theta_i), on 80 % of its training data, and shares D_i
+    mixes       theta_i = theta_i - sum_j omega_ij D_j,   omega_i = softmax(a_i) over who has shared, itself included
+    learns      with G = grad L_val(theta_i):   dL/da_ij = omega_ij (g_j - sum_k omega_ik g_k),   g_j = -<G, D_j>
+                by Adam, and mixes again with the new omega. Evaluated is this theta_i.
+
+Crosses the network: the server passes on every update of the previous round, one comes up: 1 + m model sizes (none down
+in the first round), besides the m ids that come with the updates and the N weights that are reported.
+
+Where the paper, its code and others differ: there is no official code to be had, and FedDWA's paper gives no details.
+Updates are shared rather than models; a starts at 0; Adam with rate 0.1 and decay 0.01 are those of the authors' later
+work; one step a round on the gradient of the whole validation set (in training mode, its statistics dropped); 20 % of
+training data validate, which is what FedDWA's table of FLOPs implies. Neighbours are not pruned, since the paper counts
+all N. Under partial participation a client listens to the previous round's participants and itself; logits of others
+and their Adam moments rest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.vectors import difference, dots, inner_products, scale
+from feddwa.data.federated import Batch
+from feddwa.engine.network import Client, descend
+from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
+from feddwa.engine.trainer import Trainer
+from feddwa.errors import require
+from feddwa.mixing import mix
+
+
+@dataclass(frozen=True)
+class L2C(Algorithm):
+    """L2C by update sharing."""
+
+    title = "L2C"
+    summary = "mixing weights learned on validation data"
+    validation = 0.2
+
+    mixing_lr: float = 0.1  # Adam's rate for the logits
+    decay: float = 0.01  # weight decay of the logits
+    mixing_steps: int = 1  # passes over the validation data a round, a step each
+
+    def __post_init__(self) -> None:
+        require(self.mixing_lr >= 0, "--param mixing_lr", self.mixing_lr, "0 or more")
+        require(self.decay >= 0, "--param decay", self.decay, "0 or more")
+        require(self.mixing_steps >= 0, "--param mixing_steps", self.mixing_steps, "0 or more")
+
+    def setup(self, problem: Problem) -> tuple[State, State]:
+        """No updates yet; the client has its model, where that started, and its logits with Adam's moments."""
+        none = {name: value.new_empty(0, *value.shape) for name, value in problem.initial.items()}
+        rows, n = repeat(problem.initial, problem.clients), problem.clients
+        adam = {name: torch.zeros(n, n, dtype=torch.float64) for name in ("logits", "first", "second", "steps")}
+        server = {"updates": none, "from": {"ids": torch.zeros(0, dtype=torch.int64)}}
+        return server, {"model": rows, "start": rows, "mixing": adam}
+
+    def download(self, server: State, cohort: Cohort) -> State:
+        """The same updates for everybody: (m, k, *shape), sharing memory."""
+        return {part: repeat(rows, len(cohort)) for part, rows in server.items()}
+
+    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+        """Mix, then train."""
+        start, mixing, weights = self.collaborate(trainer, download, memory)
+        model, memory = trainer.sgd(start, memory)
+        update = difference(start, model)
+        return {"update": update, "weights": {"omega": weights}}, {
+            **memory, "model": model, "start": start, "mixing": mixing,
+        }  # fmt: skip
+
+    def collaborate(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Rows, Tensor]:
+        """theta_i mixed with learned weights, the logits' new state, and omega (m, N)."""
+        mixing, own = memory["mixing"], difference(memory["start"], memory["model"])
+        updates, senders = ({name: value[0] for name, value in download[part].items()} for part in ("updates", "from"))
+        heard = torch.zeros_like(mixing["logits"], dtype=torch.bool)
+        heard[:, senders["ids"]] = True
+        heard[torch.arange(len(heard)), trainer.ids] = True
+        if not count(updates):
+            return memory["model"], mixing, heard.double()
+        exchange = Exchange(memory["start"], own, trainer.ids, updates, senders["ids"])
+        for _ in range(self.mixing_steps):
+            weights = omega(mixing["logits"], heard)
+            slopes = exchange.slopes(weights, validation_gradient(trainer, exchange.mixture(weights), memory))
+            mixing = self.adam(mixing, logit_gradient(weights, slopes), heard)
+        weights = omega(mixing["logits"], heard)
+        return exchange.mixture(weights), mixing, weights
+
+    def adam(self, mixing: Rows, gradient: Tensor, heard: Tensor) -> Rows:
+        """One step of the logits of clients heard; the others rest."""
+        gradient = gradient + self.decay * mixing["logits"]
+        steps = mixing["steps"] + 1
+        first = 0.9 * mixing["first"] + 0.1 * gradient
+        second = 0.999 * mixing["second"] + 0.001 * gradient.square()
+        step = first / (1 - 0.9**steps) / ((second / (1 - 0.999**steps)).sqrt() + 1e-8)
+        new = {"logits": mixing["logits"] - self.mixing_lr * step, "first": first, "second": second, "steps": steps}
+        return {name: torch.where(heard, value, mixing[name]) for name, value in new.items()}
+
+    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+        """A relay. P shows the weights among the cohort."""
+        new = {"updates": upload["update"], "from": {"ids": cohort.ids}}
+        return new, {"weights": upload["weights"]["omega"][:, cohort.ids]}
+
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """theta_i; what its logits learned on the way is dropped, the round learns it again."""
+        return self.collaborate(trainer, download, memory)[0], memory
+
+    def trained(self, upload: State, memory: State) -> Rows:
+        """The own model."""
+        return memory["model"]
+
+
+def omega(logits: Tensor, heard: Tensor) -> Tensor:
+    """Softmax over the clients heard: (m, N)."""
+    return logits.masked_fill(~heard, -torch.inf).softmax(1)
+
+
+def logit_gradient(weights: Tensor, slopes: Tensor) -> Tensor:
+    """dL/da (m, N) from omega and dL/domega."""
+    return weights * (slopes - (weights * slopes).sum(1, keepdim=True))
+
+
+def validation_gradient(trainer: Trainer, model: Rows, memory: State) -> Rows:
+    """G: the gradient of every client's mean validation loss."""
+    zero = {name: torch.zeros_like(value) for name, value in model.items()}
+    work, fixed = {"total": zero}, {"model": model}
+    state, _ = trainer.train(add_gradient, work, memory, fixed, epochs=1, split="validation", purpose="mixing")
+    samples = trainer.engine.data.splits["validation"].sizes[trainer.ids].clamp(min=1)
+    return scale(1 / samples.double(), state["total"])
+
+
+def add_gradient(client: Client, state: Mapping[str, Row], batch: Batch, model: Row) -> Mapping[str, Row]:
+    """Sum over samples of the gradients at a fixed model."""
+    return {"total": descend(state["total"], client.gradient(model, batch), -float(len(batch.y)))}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What clients can mix: a broadcast, of which one copy stands for all, and their own last updates."""
+
+    start: Rows  # (m, *shape) where each client's last training began
+    own: Rows  # (m, *shape) each client's own update, also if the broadcast is without it
+    ids: Tensor  # (m,)
+    updates: Rows  # (k, *shape) the others', perhaps the own among them
+    senders: Tensor  # (k,)
+
+    def mixture(self, weights: Tensor) -> Rows:
+        """theta_i - sum_j omega_ij D_j."""
+        mine = self.ids.unsqueeze(1)
+        others = mix(weights[:, self.senders].masked_fill(self.senders == mine, 0), self.updates)
+        own = scale(weights.gather(1, mine), self.own)
+        return difference(difference(self.start, others), own)
+
+    def slopes(self, weights: Tensor, gradient: Rows) -> Tensor:
+        """dL/domega_ij = -<G_i, D_j>: (m, N), 0 where nothing was heard."""
+        result = torch.zeros_like(weights)
+        result[:, self.senders] = -inner_products(gradient, self.updates)
+        return result.scatter(1, self.ids.unsqueeze(1), -dots(gradient, self.own).unsqueeze(1))

@@ -1,0 +1,44 @@
+"""Models as vectors: the arithmetic that several algorithms share, on one model (row) or on many (rows)."""
+
+import torch
+from torch import Tensor
+
+from feddwa.engine.rows import Row, Rows
+
+WIDTH = 4096  # parameters turned to float64 at a time
+
+
+def half_squared_distance(params: Row, anchor: Row) -> Tensor:
+    """1/2 ||v - anchor||^2 of one model, BatchNorm's scale and shift included: its gradient is v - anchor."""
+    return 0.5 * torch.stack([(value - anchor[name]).square().sum() for name, value in params.items()]).sum()
+
+
+def difference(a: Rows, b: Rows) -> Rows:
+    """a - b."""
+    return {name: value - b[name] for name, value in a.items()}
+
+
+def scale(factors: Tensor, rows: Rows) -> Rows:
+    """Row i times factors[i]."""
+    return {name: factors.to(value).reshape(-1, *[1] * (value.ndim - 1)) * value for name, value in rows.items()}
+
+
+def norms(rows: Rows) -> Tensor:
+    """||row_i||: (m,) in float64, on the CPU."""
+    parts = [torch.linalg.vector_norm(value.flatten(1), dim=1, dtype=torch.float64) for value in rows.values()]
+    return torch.stack(parts).square().sum(0).sqrt().cpu()
+
+
+def dots(a: Rows, b: Rows) -> Tensor:
+    """<a_i, b_i>: (m,) in float64, on the CPU."""
+    parts = [(value.double() * b[name].double()).flatten(1).sum(1) for name, value in a.items()]
+    return torch.stack(parts).sum(0).cpu()
+
+
+def inner_products(a: Rows, b: Rows) -> Tensor:
+    """<a_i, b_j>: (m, n) in float64, on the CPU."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name, value in a.items():
+        x, y = value.flatten(1).split(WIDTH, dim=1), b[name].flatten(1).split(WIDTH, dim=1)
+        total = total + torch.stack([u.double() @ v.double().T for u, v in zip(x, y, strict=True)]).sum(0).cpu()
+    return total
