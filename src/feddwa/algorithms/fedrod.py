@@ -69,7 +69,7 @@ class FedRoD(FedAvg):
             raise InputError("algorithm fedrod: needs class labels and a model whose last layer is an nn.Linear")
         server, _ = super().setup(problem)
         head = repeat({name: problem.initial[name] for name in problem.head}, problem.clients)
-        frequency = problem.label_counts / problem.label_counts.sum(1, keepdim=True)
+        frequency = problem.label_counts.double() / problem.label_counts.sum(1, keepdim=True)
         log = torch.log(frequency).to(next(iter(problem.initial.values())))
         return server, {"head": head, "prior": {"log": log}}
 

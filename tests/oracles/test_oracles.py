@@ -1,0 +1,181 @@
+"""Two rounds of every algorithm agree with the NumPy reference to 1e-9, with all clients and with three of four."""
+
+import itertools
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from feddwa.algorithms import (
+    ALGORITHMS,
+    L2C,
+    SFL,
+    ClusterFL,
+    FedAMP,
+    FedAvg,
+    FedAvgFT,
+    FedAvgM,
+    FedDWA,
+    FedFomo,
+    FedProx,
+    FedRoD,
+    Local,
+    PerFedAvg,
+    PFedMe,
+)  # fmt: skip
+from feddwa.data.dataset import Dataset
+from feddwa.data.federated import federate
+from feddwa.data.partition import Partition
+from feddwa.engine import Engine, Settings, keys
+from feddwa.federation import Federation
+from feddwa.models import Network
+from tests.oracles import reference
+
+SIZES, TESTS, INPUTS, HIDDEN, CLASSES = (14, 25, 11, 18), 6, 5, 4, 6
+LR, BATCH, EPOCHS, ROUNDS, SEED = 0.3, 4, 2, 2, 3
+
+CASES = {
+    "local": (Local(), reference.local, {}),
+    "fedavg": (FedAvg(), reference.fedavg, {}),
+    "fedprox": (FedProx(mu=0.7), reference.fedprox, {"mu": 0.7}),
+    "fedavgm": (FedAvgM(beta=0.4), reference.fedavgm, {"beta": 0.4, "nesterov": True}),
+    "fedavgm-plain": (FedAvgM(beta=0.4, nesterov=False), reference.fedavgm, {"beta": 0.4, "nesterov": False}),
+    "fedavg_ft": (FedAvgFT(), reference.fedavg_ft, {}),
+    "fedavg_ft-1": (FedAvgFT(tune_epochs=1), reference.fedavg_ft, {"tune_epochs": 1}),
+    "sfl": (
+        SFL(top_labels=1), reference.sfl,
+        {"hops": 3, "server_alpha": 1.0, "top_labels": 1, "reg": 0.0},
+    ),
+    "sfl-pulled": (
+        SFL(hops=2, server_alpha=0.6, top_labels=2, reg=0.3), reference.sfl,
+        {"hops": 2, "server_alpha": 0.6, "top_labels": 2, "reg": 0.3},
+    ),
+    "perfedavg": (
+        PerFedAvg(), reference.perfedavg, {"variant": "fo", "inner": LR, "meta": LR, "delta": 1e-3},
+    ),
+    "perfedavg-hf": (
+        PerFedAvg("hf", inner_lr=0.2, meta_lr=0.1, adapt_steps=2), reference.perfedavg,
+        {"variant": "hf", "inner": 0.2, "meta": 0.1, "delta": 1e-3, "adapt_steps": 2},
+    ),
+    "pfedme": (
+        PFedMe(), reference.pfedme, {"lam": 1.0, "inner_steps": 5, "beta": 1.0, "personal_lr": LR},
+    ),
+    "pfedme-slow": (
+        PFedMe(lam=2.0, inner_steps=3, beta=0.5, personal_lr=0.1), reference.pfedme,
+        {"lam": 2.0, "inner_steps": 3, "beta": 0.5, "personal_lr": 0.1},
+    ),
+    "clusterfl": (ClusterFL(), reference.clusterfl, {"eps1": 0.4, "eps2": 1.6, "warmup": 20}),
+    "clusterfl-split": (ClusterFL(9.0, 0.0, 0), reference.clusterfl, {"eps1": 9.0, "eps2": 0.0, "warmup": 0}),
+    "fedrod": (FedRoD(), reference.fedrod, {}),
+    "fedamp": (FedAMP(), reference.fedamp, {"alpha": 1.0, "sigma": 1.0, "lam": 0.1}),
+    "fedamp-wide": (FedAMP(0.5, 4.0, 1.0), reference.fedamp, {"alpha": 0.5, "sigma": 4.0, "lam": 1.0}),
+    "fedfomo": (
+        FedFomo(), reference.fedfomo, {"models": 5, "epsilon": 0.3, "decay": 0.05, "fallback": "own"},
+    ),
+    "fedfomo-base": (
+        FedFomo(1, 0.9, 0.1, "base"), reference.fedfomo,
+        {"models": 1, "epsilon": 0.9, "decay": 0.1, "fallback": "base"},
+    ),
+    "l2c": (L2C(), reference.l2c, {"mixing_lr": 0.1, "decay": 0.01, "mixing_steps": 1}),
+    "l2c-twice": (L2C(0.5, 0.1, 2), reference.l2c, {"mixing_lr": 0.5, "decay": 0.1, "mixing_steps": 2}),
+    **{
+        f"feddwa-{guidance}-{epochs}": (
+            FedDWA(2, guidance, epochs), reference.feddwa,
+            {"top_k": 2, "guidance": guidance, "guidance_epochs": epochs},
+        )
+        for guidance, epochs in [("ahead", 1), ("ahead", 3), ("last", 1), ("current", 1), ("extrapolate", 1)]
+    },
+}  # fmt: skip
+
+
+def dataset():
+    """Learnable points; each client has its own mix of classes, and some classes not at all."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CLASSES, INPUTS))
+    labels = [rng.choice([i, i + 1, (i + 2) % CLASSES], size + TESTS) for i, size in enumerate(SIZES)]
+    labels = np.concatenate(
+        [own[:size] for own, size in zip(labels, SIZES, strict=True)] + [own[-TESTS:] for own in labels]
+    )
+    x = (centres[labels] + rng.normal(size=(len(labels), INPUTS))).astype(np.float32)
+    cuts = np.cumsum([0, *SIZES, *[TESTS] * len(SIZES)])
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(cuts)]
+    own = Dataset("points", x, labels, sum(SIZES), CLASSES)
+    return own, Partition(rows[: len(SIZES)], rows[len(SIZES) :])
+
+
+def make_federation(algorithm, participation):
+    data = federate(*dataset(), torch.device("cpu"))
+    if algorithm.validation:
+        data = data.hold_out(algorithm.validation, np.random.default_rng(1))
+    torch.manual_seed(0)
+    body = nn.Sequential(OrderedDict(flatten=nn.Flatten(), fc=nn.Linear(INPUTS, HIDDEN), tanh=nn.Tanh()))
+    engine = Engine(Network(body, HIDDEN, CLASSES), data, Settings(EPOCHS, BATCH, LR), SEED, dtype=torch.float64)
+    return Federation(algorithm, engine, participation)
+
+
+def flat(model, row):
+    return torch.cat([value[row].flatten() for value in model.values()]).numpy()
+
+
+def record(federation):
+    """Everything that the reference needs, as plain arrays."""
+    engine, clients = federation.engine, range(len(SIZES))
+    data, rounds = engine.data, range(1, ROUNDS + 2)
+    orders, draws = {}, {}
+    for purpose, split in [("train", "train"), ("guidance", "train"), ("adapt", "train"), ("mixing", "validation")]:
+        for rnd in rounds:
+            for epoch in range(3 * EPOCHS if split in data.splits else 0):
+                index, _ = engine.trainer(torch.arange(len(SIZES)), rnd)._order(split, f"{purpose}/{split}", epoch)
+                for i in clients:
+                    orders[purpose, split, rnd, i, epoch] = index[i, : data.splits[split].sizes[i]].numpy()
+    for rnd in rounds:
+        for i in clients:
+            key = keys.key(SEED, "fomo", rnd, i)
+            draws[rnd, i] = tuple(keys.uniform(keys.fold(key, n), torch.Size([len(SIZES)])).numpy() for n in range(3))
+    splits = {name: [own.index[i, : own.sizes[i]].numpy() for i in clients] for name, own in data.splits.items()}
+    cohorts = [federation._cohort(rnd).ids.tolist() for rnd in range(1, ROUNDS + 1)]
+    initial = {name: value.unsqueeze(0) for name, value in engine.initial()[0].items()}
+    return reference.Task(
+        data.x.numpy().astype(np.float64), data.y.numpy(), splits, orders, cohorts, draws, flat(initial, 0),
+        HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.75])
+@pytest.mark.parametrize("name", CASES)
+def test_two_rounds_agree_with_the_reference(name, participation):
+    algorithm, oracle, hyper = CASES[name]
+    federation = make_federation(algorithm, participation)
+    task = record(federation)
+    for expected in oracle(task, **hyper):
+        result = federation.step()
+        model, _ = federation.personal(federation.everybody())
+        for i, own in enumerate(expected.personal):
+            np.testing.assert_allclose(flat(model, i), own, rtol=1e-9, atol=1e-9)
+        tested = [
+            reference.loss(task, v, task.rows["test"][i])
+            for v, i in zip(expected.trained, result.cohort.ids, strict=True)
+        ]
+        np.testing.assert_allclose(result.after.loss.numpy(), tested, rtol=1e-9)
+        now = [reference.loss(task, v, task.rows["test"][i]) for i, v in enumerate(expected.personal)]
+        np.testing.assert_allclose(federation.scores.loss.numpy(), now, rtol=1e-9)
+        np.testing.assert_allclose(result.info["weights"].numpy(), expected.weights, rtol=1e-9, atol=1e-12)
+    assert federation.round == ROUNDS
+
+
+def test_every_algorithm_has_a_reference():
+    assert {type(algorithm) for algorithm, _, _ in CASES.values()} == set(ALGORITHMS.values())
+
+
+def test_the_references_differ():
+    """Two algorithms that agree by accident would test nothing."""
+    task = record(make_federation(FedFomo(), 1.0))
+    ends = {
+        name: np.concatenate(list(oracle(task, **hyper))[-1].personal) for name, (_, oracle, hyper) in CASES.items()
+    }
+    names = list(ends)
+    for a, first in enumerate(names):
+        for second in names[a + 1 :]:
+            assert np.abs(ends[first] - ends[second]).max() > 1e-6, (first, second)
