@@ -1,0 +1,52 @@
+"""Small federations for the tests of algorithms."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from feddwa.algorithms import Algorithm
+from feddwa.data.federated import FederatedData
+from feddwa.engine import Engine, Settings
+from feddwa.engine.rows import State, tensors
+from feddwa.federation import Federation
+from tests.conftest import plain_net, small_data
+
+
+def federation(
+    algorithm: Algorithm,
+    network: Callable[[], nn.Module] = plain_net,
+    data: FederatedData | None = None,
+    dtype: torch.dtype = torch.float64,
+    lr: float = 0.1,
+    epochs: int = 1,
+    **options,
+) -> Federation:
+    data = small_data() if data is None else data
+    if algorithm.validation:
+        data = data.hold_out(algorithm.validation, np.random.default_rng(1))
+    return Federation(algorithm, Engine(network(), data, Settings(epochs, 10, lr), 0, dtype=dtype), **options)
+
+
+def models(federation: Federation) -> State:
+    """Everybody's evaluated model and BatchNorm statistics."""
+    model, buffers = federation.personal(federation.everybody())
+    return {"model": model, "buffers": buffers}
+
+
+def after(federation: Federation, rounds: int) -> State:
+    for _ in range(rounds):
+        federation.step()
+    return models(federation)
+
+
+def difference(left: State, right: State) -> float:
+    """The largest relative difference."""
+    pairs = zip(tensors(left), tensors(right), strict=True)
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for (_, a), (_, b) in pairs)
+
+
+def equal(left: State, right: State) -> bool:
+    """Bit for bit."""
+    return all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(left), tensors(right), strict=True))

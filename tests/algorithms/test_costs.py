@@ -1,0 +1,113 @@
+"""What crosses the network and what is computed, against the paper's tables; and bad hyper-parameters."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from feddwa import params
+from feddwa.algorithms import ALGORITHMS, SFL, FedDWA
+from feddwa.errors import InputError
+from tests.algorithms.conftest import federation
+from tests.conftest import small_data
+
+CLIENTS, ROUND = 7, 2  # FedFomo and L2C have nothing to send before the second round
+
+
+def wide_net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+SIZE = 650 * 8  # of the model in float64
+MODELS = {  # (down, up) in models; section 7.1 of the facts
+    **dict.fromkeys(ALGORITHMS, (1, 1)),
+    "local": (0, 0),
+    "fedfomo": (5, 1),
+    "l2c": (CLIENTS, 1),
+    "feddwa": (1, 2),
+}
+SCALARS = {  # (down, up) bytes besides: FedFomo's scores of five and the own model; L2C's sender ids, reported weights
+    **dict.fromkeys(ALGORITHMS, (0, 0)),
+    "fedfomo": (0, 6 * 8),
+    "l2c": (CLIENTS * 8, CLIENTS * 8),
+}
+
+
+def second_round(algorithm, **options):
+    run = federation(algorithm, wide_net, small_data((20,) * CLIENTS), **options)
+    return [run.step() for _ in range(ROUND)][-1]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_traffic_is_the_papers_to_the_byte(name):
+    costs = second_round(ALGORITHMS[name]()).costs
+    down, up = ((m * SIZE + s) for m, s in zip(MODELS[name], SCALARS[name], strict=True))
+    assert (costs.bytes_down, costs.bytes_up) == (down, up)
+
+
+def test_traffic_where_it_differs():
+    """A pull towards u_i brings it down too; guidance that the server can make itself needs no upload; L2C under
+    partial participation sends the updates of the previous round's participants."""
+    assert second_round(SFL(reg=0.3)).costs.bytes_down == 2 * SIZE
+    assert second_round(FedDWA(guidance="last")).costs.bytes_up == SIZE
+    partial = second_round(ALGORITHMS["l2c"](), participation=4 / CLIENTS).costs
+    assert (partial.bytes_down, partial.bytes_up) == (4 * SIZE + 4 * 8, SIZE + CLIENTS * 8)
+
+
+def test_flops_in_epochs_of_fedavg():
+    """In gradients of the paper's convention: per-FedAvg 2 (FO), pFedMe K = 5, FedDWA 2; 80 % train with validation."""
+    one = second_round(ALGORITHMS["fedavg"]()).costs.flops
+    for name, epochs in {
+        "local": 1, "fedprox": 1, "fedavgm": 1, "fedavg_ft": 1, "sfl": 1, "clusterfl": 1, "fedamp": 1,
+        "perfedavg": 2, "pfedme": 5, "feddwa": 2,
+    }.items():  # fmt: skip
+        assert torch.equal(second_round(ALGORITHMS[name]()).costs.flops, epochs * one), name
+    forward = 2 * 640 * 20.0  # of all samples
+    backward = 2 * 640 * 20.0  # one layer: the gradient of its weights and none of its input
+    assert torch.equal(one, torch.full((CLIENTS,), forward + backward))
+    validated = 0.8 * one + 7 * 0.2 * forward  # base, own and five others are judged
+    assert torch.equal(second_round(ALGORITHMS["fedfomo"]()).costs.flops, validated)
+    assert torch.equal(second_round(ALGORITHMS["l2c"]()).costs.flops, 0.8 * one + 0.2 * one)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_introduces_itself(name):
+    kind = ALGORITHMS[name]
+    assert kind.title
+    assert 10 < len(kind.summary) < 80
+    assert "Crosses the network" in (__import__(kind.__module__, fromlist=["x"]).__doc__ or "") or name == "local"
+    assert kind() == params.build(kind, {}, name)
+    assert hash(kind()) == hash(kind())
+
+
+BAD = [
+    ("feddwa", "top_k", 0), ("feddwa", "guidance_epochs", 0), ("fedprox", "mu", -1), ("fedavgm", "beta", 1),
+    ("fedavgm", "beta", -0.1), ("fedavg_ft", "tune_epochs", -1), ("sfl", "hops", -1), ("sfl", "server_alpha", 1.5),
+    ("sfl", "top_labels", 0), ("sfl", "reg", -0.3), ("perfedavg", "inner_lr", -1), ("perfedavg", "meta_lr", -1),
+    ("perfedavg", "delta", 0), ("perfedavg", "adapt_steps", 0), ("perfedavg", "variant", "x"), ("pfedme", "lam", -1),
+    ("pfedme", "inner_steps", 0), ("pfedme", "beta", 2), ("pfedme", "personal_lr", -1), ("clusterfl", "eps1", -1),
+    ("clusterfl", "eps2", -1), ("clusterfl", "warmup", -1), ("fedamp", "alpha", 0), ("fedamp", "sigma", 0),
+    ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
+    ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key", "value"), BAD)
+def test_bad_hyper_parameters_are_named(name, key, value):
+    with pytest.raises(InputError, match=f"--param {key}"):
+        params.build(ALGORITHMS[name], {key: str(value)}, f"algorithm {name}")
+
+
+def test_every_number_is_checked():
+    """NaN and infinity are nobody's hyper-parameter."""
+    tested = {(name, key) for name, key, _ in BAD}
+    for name, kind in ALGORITHMS.items():
+        for field in dataclasses.fields(kind):
+            if isinstance(field.default, bool | str):
+                continue
+            assert (name, field.name) in tested
+            if isinstance(field.default, float):
+                with pytest.raises(InputError, match=f"--param {field.name}"):
+                    kind(**{field.name: math.nan})
