@@ -109,5 +109,6 @@ def test_every_number_is_checked():
                 continue
             assert (name, field.name) in tested
             if isinstance(field.default, float):
-                with pytest.raises(InputError, match=f"--param {field.name}"):
-                    kind(**{field.name: math.nan})
+                for value in (math.nan, math.inf):
+                    with pytest.raises(InputError, match=f"--param {field.name}"):
+                        kind(**{field.name: value})

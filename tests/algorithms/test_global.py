@@ -239,7 +239,7 @@ def test_pfedme_without_a_leash_is_local_sgd():
 
 @pytest.mark.parametrize("lam", [0.5, 5.0, 500.0])
 def test_many_inner_steps_of_pfedme_solve_the_proximal_problem(lam):
-    """On f = 1/2 v'Hv: theta = lambda (H + lambda I)^-1 w, near w for a large lambda; w moves by eta lambda (w - theta)."""
+    """On f = 1/2 v'Hv: theta = lambda (H + lambda I)^-1 w, near w for a large lambda; w follows it."""
     hessian, w = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double(), torch.ones(3).double()
     step = MoreauStep(lam, 200, 0.9 / (3 + lam), 0.01 / lam)
     new = step(Quadratic(hessian), {"model": {"v": w}, "personal": {"v": w}}, Batch(w, w))

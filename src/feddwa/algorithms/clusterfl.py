@@ -19,6 +19,7 @@ ever splits and ClusterFL is FedAvg without sizes: set eps1 above the norm of th
 largest norm (both are in the report of a round).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +45,8 @@ class ClusterFL(Algorithm):
     warmup: int = 20  # rounds without a split
 
     def __post_init__(self) -> None:
-        require(self.eps1 >= 0, "--param eps1", self.eps1, "0 or more")
-        require(self.eps2 >= 0, "--param eps2", self.eps2, "0 or more")
+        require(0 <= self.eps1 < math.inf, "--param eps1", self.eps1, "a finite number, 0 or more")
+        require(0 <= self.eps2 < math.inf, "--param eps2", self.eps2, "a finite number, 0 or more")
         require(self.warmup >= 0, "--param warmup", self.warmup, "0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:

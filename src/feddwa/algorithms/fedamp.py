@@ -16,6 +16,7 @@ alpha <= sigma / (N - 1)), and u_i = w_i once models are several sigma apart: Fe
 weights are in the report of every round.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,9 +44,9 @@ class FedAMP(Algorithm):
     lam: float = 0.1  # lambda: pull towards u_i, divided by alpha
 
     def __post_init__(self) -> None:
-        require(self.alpha > 0, "--param alpha", self.alpha, "above 0")
-        require(self.sigma > 0, "--param sigma", self.sigma, "above 0")
-        require(self.lam >= 0, "--param lam", self.lam, "0 or more")
+        require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
+        require(0 < self.sigma < math.inf, "--param sigma", self.sigma, "a finite number above 0")
+        require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """Everybody's last upload w_i and message u_i; the client remembers its w_i."""

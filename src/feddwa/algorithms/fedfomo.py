@@ -20,6 +20,7 @@ M. The original adds cluster averages to the candidates, left out as in FedDWA's
 adding it to P. A candidate equal to base scores 0. Candidates are judged with the client's own BatchNorm statistics.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,7 +51,7 @@ class FedFomo(Algorithm):
     def __post_init__(self) -> None:
         require(self.models >= 1, "--param models", self.models, "at least 1")
         require(0 <= self.epsilon <= 1, "--param epsilon", self.epsilon, "from 0 to 1")
-        require(self.decay >= 0, "--param decay", self.decay, "0 or more")
+        require(0 <= self.decay < math.inf, "--param decay", self.decay, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """No uploads yet, nobody prefers anybody; the client has its model and the base that it came from."""

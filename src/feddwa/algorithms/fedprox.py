@@ -11,6 +11,7 @@ like the loss. mu = 0 is FedAvg bit for bit. At rate 0.01 and 125 steps, mu = 1 
 quarter: that is strong, and the paper's tables show it.
 """
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -34,7 +35,7 @@ class FedProx(FedAvg):
     mu: float = 1.0  # strength of the pull
 
     def __post_init__(self) -> None:
-        require(self.mu >= 0, "--param mu", self.mu, "0 or more")
+        require(0 <= self.mu < math.inf, "--param mu", self.mu, "a finite number, 0 or more")
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """E epochs on the proximal objective."""

@@ -18,6 +18,7 @@ all N. Under partial participation a client listens to the previous round's part
 and their Adam moments rest.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,8 +48,8 @@ class L2C(Algorithm):
     mixing_steps: int = 1  # passes over the validation data a round, a step each
 
     def __post_init__(self) -> None:
-        require(self.mixing_lr >= 0, "--param mixing_lr", self.mixing_lr, "0 or more")
-        require(self.decay >= 0, "--param decay", self.decay, "0 or more")
+        require(0 <= self.mixing_lr < math.inf, "--param mixing_lr", self.mixing_lr, "a finite number, 0 or more")
+        require(0 <= self.decay < math.inf, "--param decay", self.decay, "a finite number, 0 or more")
         require(self.mixing_steps >= 0, "--param mixing_steps", self.mixing_steps, "0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:

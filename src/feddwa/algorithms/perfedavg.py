@@ -18,6 +18,7 @@ family and in common codes; the original weighs clients equally. A widespread co
 here. a = 0 is FedAvg with rate b on the batches D'.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -74,9 +75,9 @@ class PerFedAvg(FedAvg):
     adapt_steps: int | None = None  # batches of adaptation before evaluation; none = one epoch
 
     def __post_init__(self) -> None:
-        require(self.inner_lr is None or self.inner_lr >= 0, "--param inner_lr", self.inner_lr, "0 or more")
-        require(self.meta_lr is None or self.meta_lr >= 0, "--param meta_lr", self.meta_lr, "0 or more")
-        require(self.delta > 0, "--param delta", self.delta, "above 0")
+        for name, rate in {"inner_lr": self.inner_lr, "meta_lr": self.meta_lr}.items():
+            require(rate is None or 0 <= rate < math.inf, f"--param {name}", rate, "a finite number, 0 or more")
+        require(0 < self.delta < math.inf, "--param delta", self.delta, "a finite number above 0")
         require(
             self.adapt_steps is None or self.adapt_steps >= 1, "--param adapt_steps", self.adapt_steps, "at least 1"
         )

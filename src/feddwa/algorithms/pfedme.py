@@ -18,6 +18,7 @@ the run's rate stands; the original has lambda 15, eta 0.005, eta_p 0.09. Theta 
 statistics.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,10 +63,11 @@ class PFedMe(FedAvg):
     personal_lr: float | None = None  # eta_p; none = the run's rate
 
     def __post_init__(self) -> None:
-        require(self.lam >= 0, "--param lam", self.lam, "0 or more")
+        require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
         require(self.inner_steps >= 1, "--param inner_steps", self.inner_steps, "at least 1")
         require(0 <= self.beta <= 1, "--param beta", self.beta, "from 0 to 1")
-        require(self.personal_lr is None or self.personal_lr >= 0, "--param personal_lr", self.personal_lr, "0 or more")
+        rate = self.personal_lr
+        require(rate is None or 0 <= rate < math.inf, "--param personal_lr", rate, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The global model; every client remembers its theta."""

@@ -17,6 +17,7 @@ variant SFL* (refitted from scratch each round, to weigh distant clients more) i
 sizes; A = I gives u_i = v_i, though everybody still starts from the mean.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +50,7 @@ class SFL(FedAvg):
         require(self.hops >= 0, "--param hops", self.hops, "0 or more")
         require(0 <= self.server_alpha <= 1, "--param server_alpha", self.server_alpha, "from 0 to 1")
         require(self.top_labels >= 1, "--param top_labels", self.top_labels, "at least 1")
-        require(self.reg >= 0, "--param reg", self.reg, "0 or more")
+        require(0 <= self.reg < math.inf, "--param reg", self.reg, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The global model, everybody's u_i, and the matrix that makes U of W."""
