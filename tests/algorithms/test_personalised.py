@@ -344,7 +344,7 @@ def test_the_gradient_of_the_logits_is_autograds_and_sums_to_zero():
 
 def test_a_round_learns_what_autograd_and_adam_learn():
     """One client's logits after the first exchange, by torch's own Adam through the mixed model."""
-    run = federation(L2C(mixing_steps=3))
+    run = federation(L2C(mixing_steps=3, decay=0.01))
     run.step()
     client, updates = 3, run.server["updates"]
     start = {name: value[client] for name, value in run.memory["start"].items()}

@@ -78,7 +78,7 @@ CASES = {
         FedFomo(1, 0.9, 0.1, "base"), reference.fedfomo,
         {"models": 1, "epsilon": 0.9, "decay": 0.1, "fallback": "base"},
     ),
-    "l2c": (L2C(), reference.l2c, {"mixing_lr": 0.1, "decay": 0.01, "mixing_steps": 1}),
+    "l2c": (L2C(), reference.l2c, {"mixing_lr": 0.1, "decay": 0.0, "mixing_steps": 1}),
     "l2c-twice": (L2C(0.5, 0.1, 2), reference.l2c, {"mixing_lr": 0.5, "decay": 0.1, "mixing_steps": 2}),
     **{
         f"feddwa-{guidance}-{epochs}": (
