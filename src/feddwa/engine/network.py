@@ -52,7 +52,7 @@ class KeyedDropout(TorchFunctionMode):
         if not training or p == 0:
             return x
         shape = x.shape if kept_dims is None else x.shape[:kept_dims] + (1,) * (x.ndim - kept_dims)
-        draw = keys.uniform(keys.fold(self.key, self.draws), shape)
+        draw = keys.uniform(keys.fold(self.key.to(x.device), self.draws), shape)
         self.draws += 1
         return x * ((draw >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
 

@@ -65,7 +65,8 @@ class Program:
         else:
             if shape not in self._graphs:
                 traced = self._trace(rows, index, keys)
-                self._graphs[shape] = _Graph(lambda *inputs: self._apply(traced, *inputs), rows, index, keys)
+                pool = next((graph.graph.pool() for graph in self._graphs.values()), None)  # they run in turn: one pool
+                self._graphs[shape] = _Graph(lambda *inputs: self._apply(traced, *inputs), pool, rows, index, keys)
             self._graphs[shape].replay(rows, index, keys)
 
     def _apply(self, advance: Callable[..., None], rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
@@ -97,13 +98,12 @@ class Program:
 class _Graph:
     """A CUDA graph of a function of device tensors whose other inputs stay at fixed addresses."""
 
-    pool: Any = None  # shared: graphs run one after another and leave nothing but their work behind
-
-    def __init__(self, function: Callable[..., None], rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
+    def __init__(
+        self, function: Callable[..., None], pool: Any, rows: int | Tensor, index: Tensor, keys: Tensor
+    ) -> None:
         self.inputs = [value.clone() if isinstance(value, Tensor) else value for value in (rows, index, keys)]
         self.graph = torch.cuda.CUDAGraph()
-        _Graph.pool = _Graph.pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(self.graph, pool=_Graph.pool):
+        with torch.cuda.graph(self.graph, pool=pool):
             function(*self.inputs)
 
     def replay(self, *inputs: int | Tensor) -> None:
@@ -121,7 +121,7 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
     graph = module.graph
     _drop_identities(graph)
     position = {node: number for number, node in enumerate(graph.nodes)}
-    output = next(reversed(graph.nodes))
+    output = graph.output_node()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     pending = []
     for old, new in zip(placeholders, output.args[0], strict=False):

@@ -1,6 +1,230 @@
-"""Convolution and pooling in forms that stay fast when mapped over clients."""
+"""Convolution and max-pooling in forms that stay fast when mapped over clients.
+
+`vmap` of a convolution with a kernel per client is a grouped convolution, and what follows it copies the result into
+another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
+next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there we gather
+the patches and multiply by a batched matrix product. Both are ordinary `autograd.Function`s with a rule for `vmap`; for
+a single client they are torch's own operations.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-STACKED: dict[Any, Callable[..., Any]] = {}
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+Pair = tuple[int, int]
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`torch.conv2d`, with rules of our own where there is one kernel per client."""
+    if isinstance(padding, str) or groups != 1 or x.ndim != 4:
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    out: Tensor = _Conv.apply(x, weight, _pair(stride), _pair(padding), _pair(dilation))  # type: ignore[no-untyped-call]
+    return out if bias is None else out + bias.reshape(-1, 1, 1)
+
+
+def max_pool2d(
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
+    """`torch.max_pool2d`, with a rule of our own on the CPU."""
+    if x.device.type != "cpu" or x.ndim != 4:
+        return torch.max_pool2d(x, kernel_size, stride or kernel_size, padding, dilation, ceil_mode)
+    window = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding), _pair(dilation), ceil_mode
+    out: Tensor = _MaxPool.apply(x, window)[0]  # type: ignore[no-untyped-call]
+    return out
+
+
+STACKED: dict[Any, Callable[..., Tensor]] = {torch.conv2d: conv2d, torch.max_pool2d: max_pool2d}
+
+
+def by_patches(x: Tensor) -> bool:
+    """Whether a stacked convolution gathers patches (GPU) or merges clients into channels (CPU)."""
+    return x.is_cuda
+
+
+def _pair(value: Any) -> Pair:
+    first, second = value if isinstance(value, tuple | list) else (value, value)
+    return int(first), int(second)
+
+
+def into_channels(x: Tensor, dim: int) -> Tensor:
+    """(B, C, H, W) with a client axis m at `dim` -> (B, m * C, H, W) in channels-last memory."""
+    x = x.movedim(dim, 1).permute(0, 3, 4, 1, 2)  # (B, H, W, m, C)
+    return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2)
+
+
+def _batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
+    """The client axis moved to `at`, or made where all clients share x."""
+    return x.unsqueeze(at).expand(*x.shape[:at], m, *x.shape[at:]) if dim is None else x.movedim(dim, at)
+
+
+class _Conv(torch.autograd.Function):
+    """Convolution without bias."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+        return torch.conv2d(x, weight, None, stride, padding, dilation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        x, weight, *ctx.geometry = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        wanted = tuple(ctx.needs_input_grad[:2])
+        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, *ctx.geometry, wanted), None, None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
+    ) -> tuple[Tensor, int]:
+        m = info.batch_size
+        weight = _batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
+        if by_patches(x):
+            patches = _patches(_batched(x, in_dims[0], m), weight, stride, padding, dilation)
+            out = weight.flatten(2) @ patches.flatten(1, 3).flatten(2)  # (m, O, B L) from (m, C kh kw, B L)
+            return out.unflatten(2, patches.shape[4:]).transpose(1, 2), 0
+        merged = into_channels(_batched(x, in_dims[0], m, 1), 1)
+        out = torch.conv2d(merged, weight.flatten(0, 1), None, stride, padding, dilation, groups=m)
+        return out.unflatten(1, (m, -1)), 1
+
+
+class _ConvBackward(torch.autograd.Function):
+    """Gradients of a convolution with respect to its input and its kernel."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, wanted: tuple[bool, bool]
+    ) -> Any:
+        return _backward(gradient, x, weight, (stride, padding, dilation), 1, wanted)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise RuntimeError("second derivatives through a convolution are not available; use finite differences")
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        stride: Pair,
+        padding: Pair,
+        dilation: Pair,
+        wanted: tuple[bool, bool],
+    ) -> Any:
+        m = info.batch_size
+        weight = _batched(weight, in_dims[2], m)
+        if by_patches(x):
+            gradient, x = _batched(gradient, in_dims[0], m), _batched(x, in_dims[1], m)
+            return _patch_gradients(gradient, x, weight, stride, padding, dilation, wanted), (0, 0)
+        inputs = (into_channels(_batched(value, dim, m, 1), 1) for value, dim in ((gradient, in_dims[0]), (x, in_dims[1])))
+        to_x, to_weight = _backward(*inputs, weight.flatten(0, 1), (stride, padding, dilation), m, wanted)
+        return (
+            None if to_x is None else to_x.unflatten(1, (m, -1)),
+            None if to_weight is None else to_weight.unflatten(0, (m, -1)),
+        ), (None if to_x is None else 1, None if to_weight is None else 0)
+
+
+def _backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair], groups: int, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    stride, padding, dilation = geometry
+    mask = [*wanted, False]
+    to_x, to_weight, _ = aten.convolution_backward(
+        gradient, x, weight, None, stride, padding, dilation, False, [0, 0], groups, mask
+    )
+    return to_x if wanted[0] else None, to_weight if wanted[1] else None
+
+
+def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """Every patch that the kernel sees, as a view (m, C, kh, kw, B, H', W') of the padded x (m, B, C, H, W)."""
+    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+    for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
+        reach = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
+        x = x.unfold(3 + axis, reach, stride[axis])[..., :: dilation[axis]]
+    return x.permute(0, 2, 5, 6, 1, 3, 4)
+
+
+def _patch_gradients(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    wanted: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Both gradients by batched matrix products over patches; all stacked, (m, B, ...)."""
+    to_x = to_weight = None
+    if wanted[1]:
+        patches = _patches(x, weight, stride, padding, dilation).flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
+        to_weight = (gradient.transpose(1, 2).flatten(2) @ patches.transpose(1, 2)).reshape(weight.shape)
+    if wanted[0]:
+        spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ gradient.flatten(3)  # (m, B, C kh kw, L)
+        folded = F.fold(spread.flatten(0, 1), x.shape[-2:], weight.shape[-2:], dilation, padding, stride)
+        to_x = folded.unflatten(0, x.shape[:2])
+    return to_x, to_weight
+
+
+class _MaxPool(torch.autograd.Function):
+    """Max-pooling, with the places of the maxima as second output."""
+
+    @staticmethod
+    def forward(x: Tensor, window: Any) -> Any:
+        return aten.max_pool2d_with_indices(x, *window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, ctx.window = inputs
+        ctx.save_for_backward(x, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
+        x, places = ctx.saved_tensors
+        return _MaxPoolBackward.apply(gradient, x, places, ctx.window), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
+        out, places = aten.max_pool2d_with_indices(into_channels(x, in_dims[0]), *window)
+        return (out.unflatten(1, (info.batch_size, -1)), places.unflatten(1, (info.batch_size, -1))), (1, 1)
+
+
+class _MaxPoolBackward(torch.autograd.Function):
+    """The gradient goes to the places of the maxima."""
+
+    @staticmethod
+    def forward(gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
+        return aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise RuntimeError("second derivatives through max-pooling are not available; use finite differences")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
+        gradient, x, places = (into_channels(value, dim) for value, dim in zip((gradient, x, places), in_dims, strict=False))
+        out = aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
+        return out.unflatten(1, (info.batch_size, -1)), 1

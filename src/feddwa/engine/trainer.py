@@ -46,6 +46,8 @@ class Engine:
         self.module = self.module.to(self.data.device, self.dtype)
         if self.data.device.type == "cpu":
             keep_freed_pages()
+        else:  # TensorFloat-32 convolutions would be the one place where a GPU rounds to three digits
+            torch.backends.cudnn.allow_tf32 = False
 
     def trainer(self, ids: Tensor, round: int) -> "Trainer":
         """The trainer of these clients in this round."""

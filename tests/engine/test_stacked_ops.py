@@ -1,0 +1,69 @@
+"""Convolution and pooling with one kernel per client against torch's own, one client at a time."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from feddwa.engine import stacked_ops
+from feddwa.engine.stacked_ops import conv2d, max_pool2d
+
+GEOMETRIES = [
+    {},
+    {"padding": 1},
+    {"stride": 2, "padding": 1},
+    {"stride": (2, 1), "padding": (0, 2)},
+    {"dilation": 2},
+    {"stride": 2, "dilation": (1, 2), "padding": 2},
+]
+
+
+def grads(function, *inputs):
+    """Value and gradients of the sum of squares of a function."""
+    value, pull = torch.func.vjp(lambda *own: function(*own).square().sum(), *inputs)
+    return (value, *pull(torch.ones_like(value)))
+
+
+@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_convolution(geometry, patches, monkeypatch):
+    """"patches" is the form for a GPU; its arithmetic is checked on any machine."""
+    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 2, 9, 8, dtype=torch.float64)  # (m, B, C, H, W)
+    weight = torch.randn(3, 5, 2, 3, 2, dtype=torch.float64)
+    bias = torch.randn(3, 5, dtype=torch.float64)
+    ours = torch.vmap(lambda *own: grads(lambda x, w, b: conv2d(x, w, b, **geometry), *own))(x, weight, bias)
+    for client in range(3):
+        theirs = grads(lambda x, w, b: F.conv2d(x, w, b, **geometry), x[client], weight[client], bias[client])
+        for mine, yours in zip(ours, theirs, strict=True):
+            assert torch.allclose(mine[client], yours, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+def test_convolution_of_shared_images(patches, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
+    x, weight = torch.randn(4, 2, 6, 6), torch.randn(3, 5, 2, 3, 3)
+    ours = torch.vmap(lambda w: conv2d(x, w))(weight)
+    assert torch.allclose(ours, torch.stack([F.conv2d(x, w) for w in weight]), atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}])
+def test_pooling(window):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64).relu()  # with ties at zero
+    ours = torch.vmap(lambda own: grads(lambda x: max_pool2d(x, **window), own))(x)
+    for client in range(3):
+        theirs = grads(lambda x: F.max_pool2d(x, **window), x[client])
+        assert all(torch.allclose(mine[client], yours, rtol=1e-12) for mine, yours in zip(ours, theirs, strict=True))
+
+
+def test_what_has_no_rule_of_its_own_is_torchs():
+    x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 3, 3)
+    assert torch.equal(conv2d(x, weight, padding="same", groups=2), F.conv2d(x, weight, padding="same", groups=2))
+    assert torch.equal(max_pool2d(x[0], 2), F.max_pool2d(x[0], 2))
+
+
+def test_second_derivatives_are_refused_aloud():
+    x, weight = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 3, 3)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.func.grad(lambda w: torch.func.grad(lambda v: conv2d(x, v).square().sum())(w).square().sum())(weight)
