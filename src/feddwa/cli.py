@@ -5,12 +5,12 @@ import dataclasses
 import io
 import itertools
 import json
+import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -21,7 +21,8 @@ from feddwa.config import RunConfig, from_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
 from feddwa.errors import InputError, require, unknown
-from feddwa.params import fields_of
+from feddwa.params import fields_of, in_words
+from feddwa.runs import check_free, default_path
 
 Options = TypeVar("Options")
 
@@ -40,8 +41,9 @@ feddwa COMMAND --help lists a command's options; feddwa --version tells the vers
 
 @dataclass(frozen=True)
 class CompareConfig(RunConfig):
-    """Several algorithms on the same data, from the same seed. --algorithm is not used here."""
+    """Several algorithms on the same data, from the same seed."""
 
+    algorithm: tyro.conf.Suppress[tyro.conf.Fixed[str]] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
     """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
 
@@ -56,8 +58,8 @@ class PartitionConfig:
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     partition: str = "rotations"
     """Name from `feddwa list partitions`."""
-    clients: int = 20
-    """Number of clients, N."""
+    clients: int | None = None
+    """Number of clients, N; default: 20, or with partition natural the data's owners."""
     seed: int = 0
     """The same seed as in `feddwa run` gives the same partition."""
     param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -123,10 +125,12 @@ def compare_command(arguments: list[str]) -> int:
     from feddwa.report.tables import show_results, show_weights
 
     config = _parse("compare", CompareConfig, arguments)
-    out = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-compare-{config.dataset}")
+    out = Path(config.out) if config.out else default_path("compare", config.dataset)
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
-    task = load_task(next(iter(configs.values())))
-    make_network(next(iter(configs.values())), task.dataset)
+    check_free(str(out))
+    first = next(iter(configs.values()))
+    task = load_task(first)
+    make_network(first, task.dataset)
     console, results = Console(), {}
     for name, each in configs.items():
         with progress(console, name, each.rounds or 0) as observe:
@@ -138,19 +142,20 @@ def compare_command(arguments: list[str]) -> int:
 
 def partition_command(arguments: list[str]) -> int:
     """`feddwa partition`."""
-    from feddwa.data import describe, sources
-    from feddwa.data.partition import make
+    from feddwa.data import describe
+    from feddwa.experiment import load_task
 
     config = _parse("partition", PartitionConfig, arguments)
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "out"}
-    resolved = RunConfig(algorithm="local", **shared).resolved()
-    dataset = sources.load(config.dataset, config.data_dir)
-    partition = make(config.partition, resolved.partition_parameters(), dataset, config.clients, config.seed)
-    description = describe.describe(dataset, partition)
-    Console().print(describe.table(description))
+    task = load_task(RunConfig(algorithm="local", **shared).resolved())
+    description = describe.describe(task.dataset, task.partition)
+    console = Console()
+    console.print(describe.table(description))
+    for name, value in description.summary().items():
+        console.print(f"{name.replace('_', ' ')}: {value:,.4g}", highlight=False)
     if config.out:
-        describe.draw(description, config.out, f"{config.dataset}, {config.partition}, {config.clients} clients")
-        print(f"wrote {config.out}")
+        describe.draw(description, config.out, f"{config.dataset}, {config.partition}, {task.clients} clients")
+        console.print(f"wrote {config.out}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -212,26 +217,56 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
 
 def _parse(command: str, kind: type[Options], arguments: list[str]) -> Options:
     """Options from the command line over those from --config FILE.toml over the defaults."""
-    default = kind() if kind is not ListConfig else None
-    if "--config" in arguments:
-        place = arguments.index("--config")
-        if place + 1 == len(arguments):
-            raise InputError("--config: give the path of a TOML file")
-        default = from_toml(arguments[place + 1], kind)  # type: ignore[arg-type, assignment]
-        arguments = arguments[:place] + arguments[place + 2 :]
-    extra = {} if default is None else {"default": default}
+    settings: dict[str, Any] = {}
+    if kind is not ListConfig:
+        file, arguments = _config_file(arguments)
+        settings["default"] = kind() if file is None else from_toml(file, kind)
+        settings["description"] = (
+            f"{kind.__doc__}\n\n--config FILE.toml sets options by name; those given here prevail."
+        )
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **extra)  # type: ignore[call-overload, no-any-return]
+            return tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **settings)  # type: ignore[no-any-return]
     except SystemExit:
-        if errors.getvalue():
-            raise InputError(f"{_one_line(errors.getvalue())}; see feddwa {command} --help") from None
-        raise  # --help
+        if not errors.getvalue():
+            raise  # --help
+        complaint = _complaint(errors.getvalue(), kind, arguments)
+        raise InputError(f"{complaint}; see feddwa {command} --help") from None
 
 
-def _one_line(box: str) -> str:
-    """What a framed error of the option parser says, in one line."""
-    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
-    essence = itertools.takewhile(lambda line: not line.startswith("─"), lines)
-    return " ".join(line for line in essence if line and not line.startswith("- <class 'NoneType'>"))
+def _config_file(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of --config, and the other arguments."""
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--config":
+            rest = arguments[place + 1 :]
+            if not equals and (not rest or rest[0].startswith("--")):
+                raise InputError("--config: no value, must be the path of a TOML file")
+            return (value, arguments[:place] + rest) if equals else (rest[0], arguments[:place] + rest[1:])
+    return None, arguments
+
+
+def _complaint(box: str, kind: type, arguments: list[str]) -> str:
+    """What a framed error of the option parser says, in one line, with what would be valid."""
+    options = {f"--{field.replace('_', '-')}": type_ for field, (type_, _) in fields_of(kind).items()}
+    lines = [line.strip("│╭╮╰╯─- ") for line in box.splitlines()]
+    text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines[1:])))
+    about = re.match(
+        r"Error parsing (--[\w-]+)|Missing value for argument '(--[\w-]+)|Unrecognized options: ([^ ,]+)", text
+    )
+    if about is None:
+        return text
+    wrong, lacking, foreign = about.groups()
+    if foreign:
+        valid = [option for option in options if option not in (foreign, "--what")]  # compare has no --algorithm
+        return f"{foreign}: unknown option; valid: {', '.join(valid)}"
+    if lacking:
+        return f"{lacking}: no value, must be {in_words(options[lacking])}"
+    return f"{wrong}: got {_value(wrong, arguments)!r}, must be {in_words(options[wrong])}"
+
+
+def _value(option: str, arguments: list[str]) -> str:
+    """What was given for an option, in either spelling: --rounds 3 or --rounds=3."""
+    following = [new for old, new in itertools.pairwise(arguments) if old == option]
+    return (following + [each.partition("=")[2] for each in arguments if each.startswith(f"{option}=")])[-1]

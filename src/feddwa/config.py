@@ -6,18 +6,21 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from feddwa import models, params
 from feddwa.algorithms import ALGORITHMS, Algorithm
-from feddwa.data.partition import PARTITIONS
+from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
 from feddwa.errors import InputError, require, unknown
+
+Config = TypeVar("Config")
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "float64")
+CLIENTS = 20
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class RunConfig:
     """Name from `feddwa list models`; default: the dataset's."""
     partition: str = "rotations"
     """Name from `feddwa list partitions`: who has what."""
-    clients: int = 20
-    """Number of clients, N."""
+    clients: int | None = None
+    """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0
     """Share of the clients that take part in a round, above 0 and up to 1."""
     rounds: int | None = None
@@ -75,15 +78,17 @@ class RunConfig:
     """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
 
     def resolved(self) -> "RunConfig":
-        """The same with every default filled in and every value checked, hyper-parameters included."""
+        """The same with every default filled in and every value checked, hyper-parameters included.
+
+        With partition natural `clients` stays None until the data are there; whoever has them fills it in.
+        """
+        kinds = params.fields_of(type(self))
+        given = {key: params.typed(_option(key), getattr(self, key), kind) for key, (kind, _) in kinds.items()}
         defaults = DATASET_DEFAULTS.get(self.dataset, PAPER)
-        config = dataclasses.replace(
-            self,
-            model=self.model or models.default_for(self.dataset),
-            rounds=defaults.rounds if self.rounds is None else self.rounds,
-            batch_size=defaults.batch_size if self.batch_size is None else self.batch_size,
-            lr=defaults.lr if self.lr is None else self.lr,
-        )
+        clients = None if self.partition == "natural" else CLIENTS
+        filled = {"model": models.default_for(self.dataset), "clients": clients, **dataclasses.asdict(defaults)}
+        given |= {key: value for key, value in filled.items() if given[key] is None}
+        config = dataclasses.replace(self, **given)
         config._check()
         return dataclasses.replace(config, param=tuple(config._all_parameters()))
 
@@ -103,13 +108,11 @@ class RunConfig:
                 raise unknown(f"--{field}", getattr(self, field), valid)
         for field in ("clients", "rounds", "epochs", "batch_size", "chunk"):
             value = getattr(self, field)
-            require(value is None or value >= 1, f"--{field.replace('_', '-')}", value, "at least 1")
+            require(value is None or value >= 1, _option(field), value, "at least 1")
         require(self.lr is not None and 0 <= self.lr < float("inf"), "--lr", self.lr, "a finite number, 0 or more")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
-        enough = self.participation * self.clients >= 1 - 1e-9
-        require(
-            enough, "--participation", self.participation, f"at least 1/{self.clients}, one of {self.clients} clients"
-        )
+        nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
+        require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
         require(0 <= self.seed < 2**63, "--seed", self.seed, "from 0 to 2^63 - 1")
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -122,13 +125,14 @@ class RunConfig:
         return given[self.algorithm], given[self.partition]
 
     def _all_parameters(self) -> Iterable[str]:
-        """Every hyper-parameter of the algorithm, defaults included, and those of the partition that were given."""
-        for key, value in dataclasses.asdict(self.make_algorithm()).items():
-            yield f"{self.algorithm}.{key}={value}"
-        given = self.partition_parameters()
-        params.build(PARTITIONS[self.partition], given, f"partition {self.partition}")  # for its checks
-        for key, text in given.items():
-            yield f"{self.partition}.{key}={text}"
+        """Every hyper-parameter of the algorithm and of the partition, defaults included."""
+        usual = PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
+        scheme = params.build(
+            PARTITIONS[self.partition], {**usual, **self.partition_parameters()}, f"partition {self.partition}"
+        )
+        for owner, values in ((self.algorithm, self.make_algorithm()), (self.partition, scheme)):
+            for key in params.fields_of(type(values)):
+                yield f"{owner}.{key}={getattr(values, key)}"
 
 
 def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
@@ -148,7 +152,7 @@ def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
     return holders[0], key, value
 
 
-def from_toml(path: str | Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
+def from_toml(path: str | Path, kind: type[Config]) -> Config:
     """Read a configuration file; keys are the options' names with underscores."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -157,20 +161,24 @@ def from_toml(path: str | Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not a TOML file: {error}") from None
     known = params.fields_of(kind)
-    for key, value in values.items():
+    for key in values:
         if key not in known:
             raise unknown(f"--config {path}", key, known)
-        values[key] = tuple(value) if isinstance(value, list) else params.convert(key, value, known[key][0], str(path))
-    return kind(**values)
+    return kind(**{key: params.typed(f"--config {path}: {key}", value, known[key][0]) for key, value in values.items()})
 
 
 def to_toml(config: RunConfig) -> str:
-    """The configuration as TOML that reads back to itself; JSON's literals are TOML's."""
-    given = {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
+    """The configuration as TOML that reads back to itself, but for `out`: a run made again goes to a new place."""
+    given = {key: value for key, value in dataclasses.asdict(config).items() if value is not None and key != "out"}
     return "".join(f"{key} = {_literal(value)}\n" for key, value in given.items())
 
 
 def _literal(value: Any) -> str:
+    """JSON's literals are TOML's."""
     if isinstance(value, tuple | list):
-        return "[" + "".join(f"\n  {json.dumps(item)}," for item in value) + "\n]" if value else "[]"
-    return json.dumps(value)
+        return "[" + "".join(f"\n  {_literal(item)}," for item in value) + "\n]" if value else "[]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import metrics, models
+from feddwa import metrics, models, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
+from feddwa.data.files import first_line
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
 from feddwa.engine import Engine, Rows, Settings, keys
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
 from feddwa.federation import Federation, Round
-from feddwa.runs import RunDirectory
 
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
 
@@ -45,27 +45,31 @@ class Result:
 
 def load_task(config: RunConfig) -> Task:
     """Load and divide the data that a configuration names."""
+    runs.check_free(config.out)
     dataset = sources.load(config.dataset, config.data_dir)
-    division = partitions.make(config.partition, config.partition_parameters(), dataset, config.clients, config.seed)
+    clients = config.clients or max(1, dataset.owners)
+    division = partitions.make(config.partition, config.partition_parameters(), dataset, clients, config.seed)
     return Task(dataset, division)
 
 
 def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
     """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`; writes a run directory."""
-    unknown_options = set(options) - {field.name for field in dataclasses.fields(RunConfig)}
-    if unknown_options:
-        raise unknown("run", sorted(unknown_options)[0], [field.name for field in dataclasses.fields(RunConfig)])
+    known = [field.name for field in dataclasses.fields(RunConfig)]
+    for name in options:
+        if name not in known:
+            raise unknown("run", name, known)
     config = dataclasses.replace(config or RunConfig(), **options).resolved()
     return run_task(config, load_task(config), observe)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
     """Run a resolved configuration on data that are loaded already."""
+    config = dataclasses.replace(config, clients=task.clients).resolved()
     algorithm, device = config.make_algorithm(), choose_device(config.device)
-    module = make_network(config, task.dataset)
-    directory = RunDirectory(config)
-    engine = _engine(algorithm, module, task, device, _settings(config), config.seed, getattr(torch, config.dtype))
+    module, dtype = make_network(config, task.dataset), getattr(torch, config.dtype)
+    engine = _engine(algorithm, module, task, device, _settings(config), config.seed, dtype)
     federation = Federation(algorithm, engine, config.participation, config.backend == "sequential", config.chunk)
+    directory = runs.RunDirectory(config)
     names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
     result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
     return dataclasses.replace(result, path=str(directory.path))
@@ -73,7 +77,7 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
 
 def simulate(
     model: nn.Module,
-    clients: Sequence[Sequence[Any]],
+    clients: Iterable[Sequence[Any]],
     algorithm: str | Algorithm = "feddwa",
     *,
     rounds: int = PAPER.rounds,
@@ -88,24 +92,51 @@ def simulate(
 ) -> Result:
     """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test).
 
-    Arrays or tensors of any shape; without test data a fifth of each client's samples is set apart for testing.
-    `algorithm` is a name or an instance, e.g. `FedDWA(top_k=3)`; the model's present parameters are everybody's start.
+    Arrays or tensors of any shape: uint8 pixels are scaled to 0..1, other numbers are used as they are. Without test
+    data a fifth of each client's samples is set apart for testing. `algorithm` is a name or an instance, e.g.
+    `FedDWA(top_k=3)`; the model's present parameters are everybody's start. Nothing is written to disk.
     """
-    if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
-            raise unknown("algorithm", algorithm, ALGORITHMS)
-        algorithm = ALGORITHMS[algorithm]()
-    checked = RunConfig(
-        rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
-        device=device, clients=max(1, len(clients)),
-    ).resolved()  # fmt: skip
     task = from_arrays(clients)
-    engine = _engine(
-        algorithm, copy.deepcopy(model), task, choose_device(device), _settings(checked), seed, _dtype(model), loss
-    )
-    name = next((key for key, kind in ALGORITHMS.items() if isinstance(algorithm, kind)), type(algorithm).__name__)
+    algorithm, name = _named_algorithm(algorithm)
+    config = RunConfig(
+        rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
+        device=device, clients=task.clients,
+    ).resolved()  # fmt: skip
+    module = copy.deepcopy(model)
+    engine = _engine(algorithm, module, task, choose_device(device), _settings(config), seed, _dtype(model), loss)
+    _try(engine)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     return _drive(Federation(algorithm, engine, participation), task, rounds, names, observe)
+
+
+def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
+    if isinstance(algorithm, Algorithm):
+        names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+        return algorithm, next(names, type(algorithm).__name__)
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    return ALGORITHMS[algorithm](), algorithm
+
+
+def _try(engine: Engine) -> None:
+    """One batch through model and loss, to say in one line where they and the data do not fit."""
+    x, y = engine.data.batch(engine.data.splits["test"].index[0, :1], engine.dtype)
+    engine.module.eval()
+    with torch.no_grad():
+        try:
+            outputs = engine.module(x)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise InputError(
+                f"model: does not take {x.dtype} samples {tuple(x.shape[1:])}: {first_line(error)}"
+            ) from error
+        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
+        if scores is not None and scores < engine.data.classes:
+            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
+        try:
+            engine.loss(outputs, y)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
+            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
@@ -114,9 +145,12 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     """The network of a configuration, initialised from its own key."""
+    if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
+        what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
+        raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.x.shape[1:], dataset.classes, config.dataset)
+        return models.make(config.model, dataset.shape, dataset.classes, config.dataset)
 
 
 def choose_device(name: str) -> torch.device:
@@ -153,7 +187,7 @@ def _drive(
     rounds: int,
     names: dict[str, Any],
     observe: Observer,
-    directory: RunDirectory | None = None,
+    directory: runs.RunDirectory | None = None,
 ) -> Result:
     """All rounds, each written and shown as it ends; then the models that come out."""
     start, test_sizes = time.perf_counter(), federation.engine.data.splits["test"].sizes
@@ -171,6 +205,7 @@ def _drive(
         "rounds": rounds,
         "seed": federation.engine.seed,
         "accuracy": metrics.summarise(lines),
+        "loss": metrics.summarise_loss(lines),
         **_costs(lines[:-1]),
         "seconds": round(time.perf_counter() - start, 2),
         "device": _device_name(federation.engine.data.device),
@@ -196,10 +231,10 @@ def _lines(
 
 
 def _costs(lines: list[dict[str, Any]]) -> dict[str, int]:
-    keys_of = {"bytes_up": "bytes_up", "bytes_down": "bytes_down", "flops": "flops"}
+    """Mean over the rounds of what one participating client sends, receives and computes."""
     return {
-        f"{name}_per_client_round": round(sum(line[key] for line in lines) / len(lines))
-        for name, key in keys_of.items()
+        f"{name}_per_client_round": round(sum(line[name] for line in lines) / len(lines))
+        for name in ("bytes_up", "bytes_down", "flops")
     }
 
 

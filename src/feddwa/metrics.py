@@ -1,5 +1,10 @@
-"""Accuracies that say what they are: which clients, which weighting, before or after training, best or last round."""
+"""Accuracies that say what they are: which clients, which weighting, before or after training, best or last round.
 
+Where outputs are not class scores there is no accuracy, and a model that has diverged has no loss: such a number is
+None here and null in the files.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +16,7 @@ from feddwa.federation import Round
 
 Line = Mapping[str, Any]
 SERIES = ("all", "all_weighted", "participants", "participants_weighted")
+NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
 def round_line(result: Round, test_sizes: Tensor) -> dict[str, Any]:
@@ -18,16 +24,16 @@ def round_line(result: Round, test_sizes: Tensor) -> dict[str, Any]:
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
     take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
-    "participants_weighted" is what the paper's code logs.
+    "participants_weighted" is what the paper's code logs. Losses are means over all clients, too.
     """
     ids, costs = result.cohort.ids, result.costs
-    after = result.before.accuracy.index_copy(0, ids, result.after.accuracy)
+    after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
     return {
         "round": result.cohort.round,
         "before": _series(result.before.accuracy, test_sizes, ids),
-        "after": _series(after, test_sizes, ids),
+        "after": _series(after.accuracy, test_sizes, ids),
         "loss_before": _mean(result.before.loss),
-        "loss_after": _mean(result.after.loss),
+        "loss_after": _mean(after.loss),
         "participants": len(ids),
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
@@ -55,23 +61,37 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
 
 def summarise(lines: Sequence[Line]) -> dict[str, Any]:
     """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before."""
-    found: dict[str, Any] = {}
+    found = {}
     for when in ("before", "after"):
         for name in SERIES:
             series = [(line["round"], line[when][name]) for line in lines if name in line.get(when, {})]
-            values = [value for _, value in series]
-            best_round, best = max(series, key=lambda pair: (pair[1], -pair[0]))  # the first of equals
-            last_ten = values[-10:]
-            found[f"{when}.{name}"] = {
-                "best": best,
-                "best_round": best_round,
-                "last": values[-1],
-                "mean_last_10": round(sum(last_ten) / len(last_ten), 4),
-            }
+            found[f"{when}.{name}"] = _milestones(series)
     return {**found["before.all"], "series": found}
 
 
-def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[str, float]:
+def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
+    """The same of the loss before training, mean over all clients; the best is the smallest."""
+    upside_down = _milestones([(line["round"], _minus(line["loss_before"])) for line in lines])
+    return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
+
+
+def _milestones(series: Sequence[tuple[int, float | None]]) -> dict[str, Any]:
+    """Of (round, value): the highest and the first round that has it, the last, the mean of the last ten."""
+    known = [(round, value) for round, value in series if value is not None]
+    if not known:
+        return NOTHING
+    best_round, best = max(known, key=lambda pair: (pair[1], -pair[0]))
+    last_ten = [value for _, value in series[-10:]]
+    complete = [value for value in last_ten if value is not None]
+    mean = round(sum(complete) / len(complete), 4) if len(complete) == len(last_ten) else None
+    return {"best": best, "best_round": best_round, "last": series[-1][1], "mean_last_10": mean}
+
+
+def _minus(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[str, float | None]:
     values = {"all": _mean(100 * accuracy), "all_weighted": _mean(100 * accuracy, test_sizes)}
     if ids is not None:
         values["participants"] = _mean(100 * accuracy[ids])
@@ -79,10 +99,14 @@ def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[st
     return values
 
 
-def _mean(values: Tensor, weights: Tensor | None = None) -> float:
+def _mean(values: Tensor, weights: Tensor | None = None) -> float | None:
     weights = torch.ones_like(values) if weights is None else weights.to(values.dtype)
-    return round(float((values * weights).sum() / weights.sum()), 4)
+    return _number(float((values * weights).sum() / weights.sum()), 4)
 
 
-def _percent(accuracy: Tensor) -> list[float]:
-    return [round(100 * value, 2) for value in accuracy.tolist()]
+def _percent(accuracy: Tensor) -> list[float | None]:
+    return [_number(100 * value, 2) for value in accuracy.tolist()]
+
+
+def _number(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None

@@ -1,14 +1,17 @@
 """The run directory: written as the run goes, readable by people, enough to make the run again.
 
-config.toml           the resolved configuration: `feddwa run --config config.toml --out NEW` makes the run again
+config.toml           the resolved configuration: `feddwa run --config DIR/config.toml` makes the run again, elsewhere
 metrics.jsonl         a line a round (and a last one: the models that the run delivers)
 clients.jsonl         every client's accuracy, a line a round
 weights.safetensors   P of every round ("weights/0001") with its cohort ("cohort/0001")
 summary.json          what it came to
 """
 
+import contextlib
+import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +32,7 @@ class RunDirectory:
     """Writes one run."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.path = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.algorithm}-{config.dataset}")
+        self.path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
         claim(self.path)
         (self.path / "config.toml").write_text(to_toml(config), encoding="utf-8")
         self._weights: dict[str, Tensor] = {}
@@ -49,13 +52,21 @@ class RunDirectory:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the rest."""
         self._write_weights()
-        _replace(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        _replace(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def _write_weights(self) -> None:
         temporary = self.path / "weights.safetensors.part"
         save_file(self._weights, temporary)
         os.replace(temporary, self.path / "weights.safetensors")
         self._weights_written = time.monotonic()
+
+
+def default_path(*names: str) -> Path:
+    """A directory that does not exist yet: runs/<time>-<names>, numbered where that is taken."""
+    slugs = [re.sub(r"[^\w.]+", "-", Path(name).name) for name in names]  # own data have a path for a name
+    first = "-".join(["runs/" + time.strftime("%Y%m%d-%H%M%S"), *slugs])
+    names_to_try = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, names_to_try) if not path.exists())
 
 
 def claim(path: Path) -> None:
@@ -68,12 +79,26 @@ def claim(path: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"--out {path}: cannot write there: {error.strerror}") from None
+        raise InputError(f"--out {path}: cannot write there: {error.strerror}; give a directory that can be") from None
+
+
+def check_free(out: str | None) -> None:
+    """Raise what `claim` would raise, and leave no trace: so that nobody waits for data and then hears of it."""
+    if out is None:
+        return
+    path = Path(out)
+    new = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    try:
+        claim(path)
+    finally:
+        for folder in new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -329,7 +329,7 @@ def test_natural_keeps_the_owners():
         ("pathological", {"variant": "classes", "classes_per_client": 11}, 20, "got 11, must be at most 10"),
         ("pathological", {"classes_per_client": 0}, 20, "got 0, must be at least 1"),
         ("pathological", {"shards_per_client": 3000}, 20, "must be at most 2500"),
-        ("pathological", {"variant": "other"}, 20, "wants one of shards, classes"),
+        ("pathological", {"variant": "other"}, 20, "must be one of shards, classes"),
         ("groups", {"groups": 21}, 20, "got 21, must be at most the 20 clients"),
         ("groups", {"dominant_share": 1.5}, 20, "got 1.5, must be between 0 and 1"),
         ("groups", {"variant": "classes", "dominant_classes": 11}, 20, "must be at most 10"),

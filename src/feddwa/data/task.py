@@ -1,6 +1,6 @@
 """A task: data and their division among clients, from a name or from own arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,23 +19,20 @@ class Task:
     dataset: Dataset
     partition: Partition
 
+    @property
+    def clients(self) -> int:
+        """The number of clients, N."""
+        return len(self.partition.train)
 
-def from_arrays(clients: Sequence[Sequence[Any]]) -> Task:
+
+def from_arrays(clients: Iterable[Sequence[Any]]) -> Task:
     """Own arrays as a task: one client per entry, in order."""
-    require(len(clients) > 0, "clients", len(clients), "a list with at least one (x, y)")
     train, test = [], []
     for number, entry in enumerate(clients):
-        arrays = [np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part) for part in entry]
-        require(len(arrays) in (2, 4), f"clients[{number}]", len(arrays), "(x, y) or (x, y, x_test, y_test)")
-        lengths = [len(array) for array in arrays]
-        require(lengths[0::2] == lengths[1::2], f"clients[{number}]", lengths, "as many targets as samples")
-        if len(arrays) == 2:
-            require(lengths[0] >= 2, f"clients[{number}]", lengths[0], "at least 2 samples: one to train, one to test")
-            order, cut = hold_out(np.zeros(lengths[0], dtype=np.int64), np.arange(lengths[0]))
-            arrays = [arrays[0][order[:cut]], arrays[1][order[:cut]], arrays[0][order[cut:]], arrays[1][order[cut:]]]
-        require(min(len(array) for array in arrays) > 0, f"clients[{number}]", 0, "at least one train and test sample")
-        train.append(arrays[:2])
-        test.append(arrays[2:])
+        own = _with_test(_arrays(f"clients[{number}]", entry))
+        train.append(own[:2])
+        test.append(own[2:])
+    require(len(train) > 0, "clients", len(train), "a list with at least one (x, y)")
     x, y = (_joined([part[which] for part in (*train, *test)], which) for which in (0, 1))
     sizes = [len(part[1]) for part in (*train, *test)]
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
@@ -44,11 +41,36 @@ def from_arrays(clients: Sequence[Sequence[Any]]) -> Task:
     return Task(dataset, Partition(rows[: len(train)], rows[len(train) :]))
 
 
+def _arrays(client: str, entry: Sequence[Any]) -> list[np.ndarray]:
+    """x, y and perhaps x_test, y_test of one client, checked."""
+    parts = list(entry) if isinstance(entry, Iterable) else []
+    require(len(parts) in (2, 4), client, len(parts), "(x, y) or (x, y, x_test, y_test)")
+    arrays = [np.asarray(part.detach().cpu() if isinstance(part, torch.Tensor) else part) for part in parts]
+    for array in arrays:
+        numbers = array.ndim > 0 and array.dtype.kind in "fiub"
+        require(numbers, client, f"{array.dtype} {array.shape}", "arrays of numbers with a sample axis")
+        require(bool(np.isfinite(array).all()), client, "NaN or infinity", "finite")
+    lengths = [len(array) for array in arrays]
+    require(lengths[0::2] == lengths[1::2], client, lengths, "as many targets as samples")
+    require(len(arrays) == 4 or lengths[0] >= 2, client, lengths[0], "at least 2 samples: one to train, one to test")
+    require(min(lengths) > 0, client, lengths, "at least one sample to train and one to test")
+    return arrays
+
+
+def _with_test(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """A fifth of the samples set apart for testing, spread evenly over the classes, unless there are test samples."""
+    if len(arrays) == 4:
+        return arrays
+    x, y = arrays
+    strata = y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y))
+    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
+    return [x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]]
+
+
 def _joined(parts: list[np.ndarray], which: int) -> np.ndarray:
     shapes = {part.shape[1:] for part in parts}
     require(len(shapes) == 1, "clients", sorted(shapes), f"{'samples' if which == 0 else 'targets'} of one shape")
     joined = np.concatenate(parts)
     if joined.dtype == np.uint8 and which == 0:
-        return joined
-    kind = np.float32 if np.issubdtype(joined.dtype, np.floating) else np.int64
-    return joined.astype(kind)
+        return joined  # pixels
+    return joined.astype(np.float32 if joined.dtype.kind == "f" else np.int64)

@@ -27,15 +27,15 @@ def progress(console: Console, name: str, rounds: int) -> Iterator[Callable[[dic
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(name, total=rounds, note="")
-        best = 0.0
+        yield lambda line: bar.update(task, completed=min(line["round"], rounds), note=score(line))
 
-        def observe(line: dict[str, Any]) -> None:
-            nonlocal best
-            best = max(best, line["before"]["all"])
-            note = f"accuracy {line['before']['all']:5.2f} %  best {best:5.2f} %"
-            bar.update(task, completed=min(line["round"], rounds), note=note)
 
-        yield observe
+def score(line: dict[str, Any]) -> str:
+    """How good the models are that the round began with: in percent, or by their loss where there are no classes."""
+    accuracy, loss = line["before"]["all"], line["loss_before"]
+    if accuracy is not None:
+        return f"accuracy {accuracy:.2f} %"
+    return "diverged" if loss is None else f"loss {loss:.4f}"
 
 
 def _plain(console: Console, name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
@@ -47,6 +47,6 @@ def _plain(console: Console, name: str, rounds: int) -> Callable[[dict[str, Any]
         if finished or time.monotonic() - shown > PLAIN_EVERY:
             shown = time.monotonic()
             place = "done" if finished else f"round {line['round']}/{rounds}"
-            console.print(f"{name}: {place}, accuracy {line['before']['all']:.2f} %", highlight=False)
+            console.print(f"{name}: {place}, {score(line)}", highlight=False)
 
     return observe

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,58 +11,60 @@ from feddwa.experiment import Result
 from feddwa.report.weights import Panel, draw_weights, terminal_weights
 
 SHOWN_ROUNDS = (1, 5)  # besides the last: how early a method finds its partners
+FIELDS = ("algorithm", "last", "best (after round)", "over Local", "traffic", "time")
 
 
 def show_results(console: Console, results: Mapping[str, Result]) -> None:
     """Accuracy, gain over Local, traffic and time of every run."""
     first = next(iter(results.values())).summary
-    table = Table(
-        title=f"{first['dataset']}, {first['partition']}, {first['clients']} clients, {first['rounds']} rounds",
-        caption="Accuracy in percent: each client's personalised model on its own test data,\n"
-        "mean over all clients. Traffic: up + down, per participating client and round.",
-    )
-    columns = ("algorithm", "last", "best (after round)", "over Local", "traffic", "time")
-    for column in columns:
+    table = Table(title="{dataset}, {partition}, {clients} clients, {rounds} rounds, seed {seed}".format(**first))
+    for column in FIELDS:
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     local = results["local"].summary["accuracy"]["last"] if "local" in results else None
     for name, result in results.items():
-        summary, accuracy = result.summary, result.summary["accuracy"]
-        traffic = summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]
-        table.add_row(
-            name,
-            f"{accuracy['last']:.2f}",
-            f"{accuracy['best']:.2f} ({accuracy['best_round'] - 1})",
-            "" if local is None or name == "local" else f"{accuracy['last'] - local:+.2f}",
-            human_bytes(traffic),
-            f"{summary['seconds']:.1f} s",
-        )
+        table.add_row(name, *_cells(result.summary, None if name == "local" else local))
     console.print(table)
+    console.print(
+        "Accuracy in percent: each client's personalised model on its own test data,\n"
+        "mean over all clients. Traffic: up + down, per participating client and round.",
+        highlight=False,
+    )
+
+
+def _cells(summary: Mapping[str, Any], local: float | None) -> tuple[str, ...]:
+    accuracy = summary["accuracy"]
+    traffic = human_bytes(summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"])
+    time = f"{summary['seconds']:.1f} s"
+    if accuracy["last"] is None:  # no classes
+        return f"loss {summary['loss']['last']}", f"loss {summary['loss']['best']}", "", traffic, time
+    best = f"{accuracy['best']:.2f} ({accuracy['best_round'] - 1})"
+    return f"{accuracy['last']:.2f}", best, "" if local is None else f"{accuracy['last'] - local:+.2f}", traffic, time
 
 
 def show_weights(console: Console, results: Mapping[str, Result], folder: Path) -> None:
-    """Draw the aggregation weights of the run, or of the last round of every run, and list what was written."""
-    panels = []
-    for name, result in results.items():
-        rounds = sorted({*SHOWN_ROUNDS, len(result.weights)}) if len(results) == 1 or name == "feddwa" else []
-        rounds = rounds or [len(result.weights)]
-        for number in rounds:
-            if number <= len(result.weights):
-                cohort, weights = result.weights[number - 1]
-                panels.append(Panel(f"{name}, round {number}", weights, cohort))
-    groups = next(iter(results.values())).partition.groups
+    """Draw the weights in a file, and in the terminal those of FedDWA or the first run; list what was written."""
+    told = "feddwa" if "feddwa" in results else next(iter(results))
+    panels = {name: _panels(name, result, early=name == told) for name, result in results.items() if result.weights}
     if panels:
-        draw_weights(panels, folder / "weights.png", groups)
-        shown = max((panel for panel in panels), key=lambda panel: panel.title.startswith("feddwa"))
-        last = [panel for panel in panels if panel.title.split(",")[0] == shown.title.split(",")[0]][-1]
-        small = terminal_weights(last.weights)
+        groups = next(iter(results.values())).partition.groups
+        draw_weights([panel for own in panels.values() for panel in own], folder / "weights.png", groups)
+    if told in panels:
+        last = panels[told][-1]
+        small = terminal_weights(last.weights, console.encoding)
         if small is not None:
-            console.print(f"\nWho listens to whom ({last.title}; row = client, column = its weight):")
+            console.print(
+                f"\nWho listens to whom ({last.title}; a row shows whose models a client's next one is made of):"
+            )
             console.print(small)
-    console.print("\nWritten:", highlight=False)
-    for result in results.values():
-        console.print(f"  {result.path}/", highlight=False, soft_wrap=True)
-    if panels:
-        console.print(f"  {folder / 'weights.png'}", highlight=False, soft_wrap=True)
+    written = [f"{result.path}/" for result in results.values()] + [str(folder / "weights.png")] * bool(panels)
+    console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")
+
+
+def _panels(name: str, result: Result, early: bool) -> list[Panel]:
+    """The weights of the last round, and of some before it."""
+    rounds = [number for number in SHOWN_ROUNDS if early and number < len(result.weights)] + [len(result.weights)]
+    chosen = ((number, *result.weights[number - 1]) for number in rounds)
+    return [Panel(f"{name}, round {number}", weights, cohort) for number, cohort, weights in chosen]
 
 
 def human_bytes(count: int) -> str:

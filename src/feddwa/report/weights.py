@@ -54,10 +54,10 @@ def _borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
     return [float(i) - 0.5 for i in range(1, len(own)) if own[i] != own[i - 1]]
 
 
-def terminal_weights(weights: np.ndarray, most: int = 40) -> Text | None:
+def terminal_weights(weights: np.ndarray, encoding: str = "utf-8", most: int = 40) -> Text | None:
     """A small heat map for the terminal, two characters a weight; None if it would be too wide."""
     if len(weights) > most:
         return None
-    shades = "·░▒▓█"
+    shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
     level = np.ceil(weights / max(weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
     return Text("\n".join("  " + "".join(shades[cell] * 2 for cell in row) for row in level))
