@@ -1,0 +1,143 @@
+"""The run directory: what stands in it, when, and which directories are refused."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import feddwa
+from feddwa import runs
+from feddwa.errors import InputError
+
+SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_everything_is_written():
+    result = feddwa.run(participation=0.5, out="run", **SMALL)
+    assert {file.name for file in Path("run").iterdir()} == {
+        "config.toml", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
+    }  # fmt: skip
+    assert result.path == "run"
+    assert lines("run/metrics.jsonl") == result.metrics
+    assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
+    assert json.loads(Path("run/summary.json").read_text()) == result.summary
+
+
+def test_the_summary_has_the_promised_fields():
+    summary = feddwa.run(out="run", seed=3, **SMALL).summary
+    given = {"algorithm": "feddwa", "dataset": "digits", "partition": "rotations", "clients": 6, "rounds": 3, "seed": 3}
+    assert given.items() <= summary.items()
+    size = 4 * (64 * 64 + 64 + 64 * 10 + 10)  # the MLP in float32
+    assert (summary["bytes_down_per_client_round"], summary["bytes_up_per_client_round"]) == (size, 2 * size)
+    assert 0 <= summary["accuracy"]["last"] <= summary["accuracy"]["best"] <= 100
+    assert summary["flops_per_client_round"] > 1e6
+    assert summary["seconds"] > 0
+
+
+def test_weights_of_every_round_with_its_cohort():
+    result = feddwa.run(participation=0.5, out="run", **SMALL)
+    stored = load_file("run/weights.safetensors")
+    assert set(stored) == {f"{kind}/000{number}" for kind in ("weights", "cohort") for number in (1, 2, 3)}
+    for number, (cohort, weights) in enumerate(result.weights, 1):
+        assert np.array_equal(stored[f"cohort/{number:04d}"], cohort)
+        assert cohort.shape == (3,)
+        assert np.allclose(stored[f"weights/{number:04d}"], weights, atol=1e-7)
+        assert np.allclose(weights.sum(1), 1)
+        assert weights.shape == (3, 3)
+    assert len({tuple(cohort) for cohort, _ in result.weights}) > 1
+
+
+def test_every_clients_accuracy():
+    result = feddwa.run(participation=0.5, out="run", **SMALL)
+    clients = lines("run/clients.jsonl")
+    assert [line["round"] for line in clients] == [1, 2, 3, 4]
+    for line, metrics, (cohort, _) in zip(clients, result.metrics, result.weights, strict=False):
+        assert line["participants"] == cohort.tolist()
+        assert len(line["before"]) == 6
+        assert len(line["after"]) == 3
+        assert math.isclose(np.mean(line["before"]), metrics["before"]["all"], abs_tol=0.01)
+        assert math.isclose(np.mean(line["after"]), metrics["after"]["participants"], abs_tol=0.01)
+    assert math.isclose(np.mean(clients[-1]["before"]), result.summary["accuracy"]["last"], abs_tol=0.01)
+
+
+def test_it_is_written_as_the_run_goes(monkeypatch):
+    monkeypatch.setattr(runs, "WEIGHTS_EVERY", 0.0)
+    seen = []
+
+    def look(line):
+        weights = load_file("run/weights.safetensors")
+        seen.append(
+            (line["round"], len(lines("run/metrics.jsonl")), len(lines("run/clients.jsonl")), len(weights) // 2)
+        )
+        assert not Path("run/summary.json").exists()
+
+    feddwa.run(out="run", observe=look, **SMALL)
+    assert seen == [(1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3), (4, 4, 4, 3)]
+
+
+def test_a_run_that_breaks_keeps_what_it_has():
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        feddwa.run(out="run", observe=stop, **SMALL)
+    assert [line["round"] for line in lines("run/metrics.jsonl")] == [1, 2]
+
+
+def test_default_directories_are_new_each_time():
+    paths = [feddwa.run(clients=4, rounds=1).path for _ in range(3)]
+    assert len(set(paths)) == 3
+    assert all(path.startswith(f"runs/{time.strftime('%Y')}") and "feddwa-digits" in path for path in paths)
+
+
+def test_own_data_give_a_plain_directory_name():
+    path = runs.default_path("feddwa", "/somewhere/my data.csv")
+    assert path.parent == Path("runs")
+    assert path.name.endswith("-feddwa-my-data.csv")
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "/proc/feddwa", "full"])
+def test_directories_that_cannot_be_used(out):
+    Path("file").write_text("")
+    Path("full").mkdir()
+    Path("full/old").write_text("")
+    for refuse in (runs.check_free, lambda path: runs.claim(Path(path))):
+        with pytest.raises(InputError, match=rf"--out {out}: (is not empty|cannot write there)"):
+            refuse(out)
+
+
+def test_checking_leaves_no_trace():
+    runs.check_free(None)
+    runs.check_free("new/deep/run")
+    assert list(Path().iterdir()) == []
+    Path("old").mkdir()
+    runs.check_free("old")
+    assert Path("old").is_dir()
+
+
+def test_a_bad_request_is_refused_before_data_are_loaded(monkeypatch):
+    Path("file").write_text("")
+    monkeypatch.setattr("feddwa.data.sources.load", lambda *_: pytest.fail("data were loaded"))
+    with pytest.raises(InputError, match="--out file"):
+        feddwa.run(out="file")
+
+
+def test_an_algorithm_without_weights_is_recorded_too():
+    directory = runs.RunDirectory(feddwa.RunConfig(out="run").resolved())
+    directory.add({"round": 1}, {"round": 1})
+    directory.finish({"seconds": 1})
+    assert load_file("run/weights.safetensors") == {}
