@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from feddwa import params
 from feddwa.algorithms import ALGORITHMS, SFL, FedDWA
@@ -70,6 +73,42 @@ def test_flops_in_epochs_of_fedavg():
     validated = 0.8 * one + 7 * 0.2 * forward  # base, own and five others are judged
     assert torch.equal(second_round(ALGORITHMS["fedfomo"]()).costs.flops, validated)
     assert torch.equal(second_round(ALGORITHMS["l2c"]()).costs.flops, 0.8 * one + 0.2 * one)
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes that tensors held at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.peak = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                if storage._cdata not in self.sizes:
+                    self.sizes[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return result
+
+
+def test_no_client_holds_copies_of_all_its_peers_models():
+    """Sixteen clients, of which FedFomo sends five models to each and L2C sixteen: the peak stays near FedAvg's."""
+    peaks = {}
+    for name in ("fedavg", "fedfomo", "l2c"):
+        with LiveBytes() as live:
+            run = federation(ALGORITHMS[name](), large_net, small_data((10,) * 16), torch.float32)
+            run.step()
+            run.step()
+        peaks[name] = live.peak
+    assert peaks["fedfomo"] < 3 * peaks["fedavg"]
+    assert peaks["l2c"] < 4 * peaks["fedavg"]
+
+
+def large_net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 500), nn.ReLU(), nn.Linear(500, 10))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -30,7 +30,7 @@ from torch import Tensor
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.vectors import difference, norms, scale
 from feddwa.engine import keys
-from feddwa.engine.rows import Cohort, Rows, State, repeat
+from feddwa.engine.rows import Cohort, Picked, Rows, State, repeat
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 
@@ -66,9 +66,9 @@ class FedFomo(Algorithm):
         return {"models": none, "record": record}, {"model": rows, "base": rows}
 
     def download(self, server: State, cohort: Cohort) -> State:
-        """M models for each client: (m, M, *shape)."""
-        slots = self.choose(server, cohort)
-        return {"models": {name: value[slots.to(value.device)] for name, value in server["models"].items()}}
+        """M models for each client, a part each, by reference: nothing is copied here."""
+        slots = self.choose(server, cohort).unbind(1)
+        return {f"model{n}": Picked(server["models"], slot) for n, slot in enumerate(slots)}
 
     def choose(self, server: State, cohort: Cohort) -> Tensor:
         """(m, M) positions among the uploads: epsilon-greedy on the affinity, nobody twice, never oneself."""
@@ -97,9 +97,8 @@ class FedFomo(Algorithm):
 
     def mixture(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Tensor]:
         """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the own one."""
-        base, slots = memory["base"], next(iter(download["models"].values())).shape[1]
-        fetched = [{name: value[:, n] for name, value in download["models"].items()} for n in range(slots)]
-        candidates, base_loss = [*fetched, memory["model"]], trainer.losses(base, memory)
+        base, candidates = memory["base"], [*download.values(), memory["model"]]
+        base_loss = trainer.losses(base, memory)
         gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
         far = [norms(difference(candidate, base)) for candidate in candidates]
         raw = torch.stack([torch.where(d > 0, gain / d, 0.0) for gain, d in zip(gains, far, strict=True)], dim=1)

@@ -31,8 +31,11 @@ def norms(rows: Rows) -> Tensor:
 
 def dots(a: Rows, b: Rows) -> Tensor:
     """<a_i, b_i>: (m,) in float64, on the CPU."""
-    parts = [(value.double() * b[name].double()).flatten(1).sum(1) for name, value in a.items()]
-    return torch.stack(parts).sum(0).cpu()
+    total = torch.zeros((), dtype=torch.float64)
+    for name, value in a.items():
+        x, y = value.flatten(1).split(WIDTH, dim=1), b[name].flatten(1).split(WIDTH, dim=1)
+        total = total + torch.stack([(u.double() * v).sum(1) for u, v in zip(x, y, strict=True)]).sum(0).cpu()
+    return total
 
 
 def inner_products(a: Rows, b: Rows) -> Tensor:

@@ -28,16 +28,37 @@ class Cohort:
         return len(self.ids)
 
 
+@dataclass(frozen=True)
+class Picked(Mapping[str, Tensor]):
+    """Rows of a stack by reference: row i is stack[index[i]], and exists only while somebody looks at it."""
+
+    stack: Rows  # (n, *shape)
+    index: Tensor  # (m,) int64, on the CPU
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.stack[name].index_select(0, self.index.to(self.stack[name].device))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stack)
+
+    def __len__(self) -> int:
+        return len(self.stack)
+
+
 def repeat(row: Row, m: int) -> Rows:
     """The same model m times, as views that share memory."""
     return {name: value.expand(m, *value.shape) for name, value in row.items()}
 
 
 def take(rows: Rows, index: Tensor) -> Rows:
-    """The rows at `index` (k,), copied; rows that share memory go on sharing it."""
+    """The rows at `index` (k,). All of them in order are the rows as they are; shared and picked rows stay such."""
+    if len(index) == count(rows) and torch.equal(index.cpu(), torch.arange(len(index))):
+        return rows
+    if isinstance(rows, Picked):
+        return Picked(rows.stack, rows.index[index])
     return {
         name: value[0].expand(len(index), *value.shape[1:])
-        if len(value) and value.stride(0) == 0
+        if value.stride(0) == 0
         else value.index_select(0, index.to(value.device))
         for name, value in rows.items()
     }
