@@ -1,0 +1,132 @@
+"""What people see: the table, the progress, the pictures of the weights."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from feddwa import metrics
+from feddwa.data.partition import Partition
+from feddwa.experiment import Result
+from feddwa.report import progress as progress_module
+from feddwa.report.progress import progress
+from feddwa.report.tables import human_bytes, show_results, show_weights
+from feddwa.report.weights import Panel, draw_weights, terminal_weights
+
+
+def a_result(last=80.0, rounds=6, clients=4, loss=1.0) -> Result:
+    """A run that has happened."""
+    before = dict.fromkeys(("all", "all_weighted"), last)
+    lines = [{"round": number, "before": before, "loss_before": loss} for number in range(1, rounds + 2)]
+    for line in lines[:-1]:
+        line["before"] = line["after"] = dict.fromkeys(metrics.SERIES, last)
+    summary = {
+        "dataset": "digits", "partition": "rotations", "clients": clients, "rounds": rounds, "seed": 7,
+        "accuracy": metrics.summarise(lines), "loss": metrics.summarise_loss(lines),
+        "bytes_up_per_client_round": 1024, "bytes_down_per_client_round": 512, "seconds": 1.25,
+    }  # fmt: skip
+    weights = [(np.arange(clients), np.eye(clients)) for _ in range(rounds)]
+    rows = [np.arange(1)] * clients
+    partition = Partition(rows, rows, groups=np.arange(clients) // 2)
+    return Result(summary, lines, weights, {}, {}, partition, path="runs/x")
+
+
+def printed(show, *arguments, **options) -> str:
+    file = io.StringIO()
+    show(Console(file=file, width=80, **options), *arguments)
+    return file.getvalue()
+
+
+def test_the_table_compares_with_local():
+    text = printed(show_results, {"feddwa": a_result(90.0), "local": a_result(80.0), "fedavg": a_result(70.5)})
+    lines = {line.split()[1]: line.split() for line in text.splitlines() if line.startswith("│")}
+    assert "digits, rotations, 4 clients, 6 rounds, seed 7" in text
+    assert lines["feddwa"][3:] == ["90.00", "│", "90.00", "(0)", "│", "+10.00", "│", "1.5", "KiB", "│", "1.2", "s", "│"]
+    assert "-9.50" in lines["fedavg"]
+    assert not any(cell.startswith("+") for cell in lines["local"])
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_run_by_itself_has_nothing_to_compare_with():
+    assert "+0" not in printed(show_results, {"feddwa": a_result(90.0)})
+
+
+def test_without_classes_the_loss_is_shown():
+    assert "loss 0.25" in printed(show_results, {"feddwa": a_result(None, loss=0.25)})
+
+
+def test_pictures_and_paths(tmp_path):
+    text = printed(show_weights, {"local": a_result(), "feddwa": a_result()}, tmp_path)
+    assert "Who listens to whom (feddwa, round 6" in text
+    assert "  ██······\n  ··██····\n" in text
+    assert text.count("runs/x/") == 2
+    assert "weights.png" in text
+    with Image.open(tmp_path / "weights.png") as picture:
+        assert picture.width > 1500  # rounds 1, 5 and 6 of FedDWA beside Local's last
+
+
+def test_algorithms_that_weigh_nobody(tmp_path):
+    silent = replace(a_result(), weights=[])
+    text = printed(show_weights, {"feddwa": silent}, tmp_path)
+    assert text.split() == ["Written:", "runs/x/"]
+    assert list(tmp_path.iterdir()) == []
+    assert "Who listens" not in printed(show_weights, {"feddwa": silent, "local": a_result()}, tmp_path)
+    assert Path(tmp_path, "weights.png").exists()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 6])
+def test_short_runs_are_drawn(tmp_path, rounds):
+    printed(show_weights, {"feddwa": a_result(rounds=rounds)}, tmp_path)
+    assert (tmp_path / "weights.png").exists()
+
+
+def test_many_panels_and_cohorts(tmp_path):
+    rng = np.random.default_rng(0)
+    panels = [Panel(f"round {i}", rng.dirichlet(np.ones(6), 6), np.sort(rng.permutation(12)[:6])) for i in range(7)]
+    for groups in (None, np.arange(12) // 4):
+        draw_weights(panels, tmp_path / "p.png", groups)
+        with Image.open(tmp_path / "p.png") as picture:
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
+
+
+def test_the_terminal_shows_what_its_encoding_has():
+    weights = np.array([[1.0, 0.0], [0.3, 0.7]])
+    assert str(terminal_weights(weights)) == "  ██··\n  ▒▒▓▓"
+    assert str(terminal_weights(weights, "ascii")) == "  ##..\n  ++**"
+    assert terminal_weights(np.eye(41)) is None
+
+
+def test_plain_progress_is_short(monkeypatch):
+    monkeypatch.setattr(progress_module, "PLAIN_EVERY", 1000.0)
+    file = io.StringIO()
+    with progress(Console(file=file), "feddwa", 6) as observe:
+        for line in a_result().metrics:
+            observe(line)
+    assert file.getvalue() == "feddwa: done, accuracy 80.00 %\n"
+    monkeypatch.setattr(progress_module, "PLAIN_EVERY", -1.0)
+    with progress(Console(file=file), "feddwa", 6) as observe:
+        observe(a_result(None, loss=0.5).metrics[1])
+    assert file.getvalue().endswith("feddwa: round 2/6, loss 0.5000\n")
+
+
+def test_a_bar_in_a_terminal():
+    file = io.StringIO()
+    with progress(Console(file=file, force_terminal=True, width=100), "feddwa", 6) as observe:
+        for line in a_result().metrics:
+            observe(line)
+    assert "6/6" in file.getvalue()
+    assert "accuracy 80.00 %" in file.getvalue()
+    with progress(Console(file=file, force_terminal=True, width=100), "feddwa", 6) as observe:
+        observe(a_result(None, loss=None).metrics[0])
+    assert "diverged" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")]
+)
+def test_bytes_for_people(count, text):
+    assert human_bytes(count) == text
