@@ -54,7 +54,8 @@ def test_stacks_and_matrices_give_the_same():
 def test_chunks_do_not_change_the_result(monkeypatch):
     a, b = nearby_models(6, 5000, 0.1, torch.float64)
     whole, mixed = squared_distances(a, b), mix(torch.rand(6, 6).double(), {"w": a})
-    monkeypatch.setattr(mixing, "WIDTH", 700)
+    monkeypatch.setattr(mixing, "WIDTH", {"cpu": 700})
+    monkeypatch.setattr(mixing, "BLOCK", {"cpu": 300})
     assert torch.allclose(squared_distances(a, b), whole, rtol=1e-12)
     torch.manual_seed(0)
     weights = torch.rand(3, 6)

@@ -6,6 +6,10 @@ import os
 # takes 52 s. Sleeping they take 2.8 s there, and on idle cores the same as before.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import os
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it once, at its first allocation: see engine/memory.py
+
 from feddwa import mixing
 from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
 from feddwa.config import RunConfig

@@ -8,11 +8,15 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 
-WIDTH = 4096  # parameters handled at a time: (100, 4096) numbers stay in the cache while they are in use
+# Parameters handled at a time: on a CPU (100, 4096) numbers stay in the cache, on a GPU fewer launches count.
+WIDTH = {"cpu": 4096, "cuda": 1 << 16}
+# Products summed in the models' own precision before float64 takes over; a GPU wants many of them at once.
+BLOCK = {"cpu": 4096, "cuda": 1024}
 LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied in float32
 CLOSE, CLOSE_LARGE = 1e-8, 0.02  # below this share of the scale, cancellation would show in the sixth digit
 
@@ -38,7 +42,7 @@ def squared_distances(a: Models, b: Models) -> Tensor:
         x, y = x - origin, y - origin  # (m, c), (n, c)
         if size < LARGE:
             x, y = x.double(), y.double()
-        cross += x @ y.T
+        cross += _products(x, y)
         norm_a += x.square().sum(1, dtype=torch.float64)
         norm_b += y.square().sum(1, dtype=torch.float64)
     scale = norm_a.unsqueeze(1) + norm_b
@@ -46,6 +50,15 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     for i, j in (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero().tolist():
         distances[i, j] = _squared_distance(rows_a, rows_b, i, j)
     return distances
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y.T for x (m, c) and y (n, c), in blocks of columns that are summed in float64."""
+    block = min(BLOCK[x.device.type], x.shape[1])
+    if x.shape[1] % block:
+        x, y = (F.pad(value, (0, -value.shape[1] % block)) for value in (x, y))
+    x, y = (value.unflatten(1, (-1, block)).transpose(0, 1) for value in (x, y))  # (blocks, m, block)
+    return torch.bmm(x, y.transpose(1, 2)).sum(0, dtype=torch.float64)
 
 
 def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
@@ -91,8 +104,8 @@ def mix(weights: Tensor, rows: Rows) -> Rows:
 def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
     flat = value.reshape(len(value), -1)
     new = flat.new_empty(len(weights), flat.shape[1])
-    for start in range(0, flat.shape[1], WIDTH):
-        new[:, start : start + WIDTH] = weights @ flat[:, start : start + WIDTH].double()
+    for old, part in zip(flat.split(WIDTH[flat.device.type], 1), new.split(WIDTH[flat.device.type], 1), strict=True):
+        part.copy_(weights @ old.double())
     return new.reshape(len(weights), *value.shape[1:])
 
 
@@ -110,7 +123,8 @@ def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
     """Both stacks in matching pieces (m, c) and (n, c), at least float32."""
     for name, value in a.items():
         x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
-        for u, v in zip(x.split(WIDTH, dim=1), y.split(WIDTH, dim=1), strict=True):
+        width = WIDTH[value.device.type]
+        for u, v in zip(x.split(width, dim=1), y.split(width, dim=1), strict=True):
             yield _at_least_float32(u), _at_least_float32(v)
 
 

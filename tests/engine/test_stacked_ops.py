@@ -26,7 +26,7 @@ def grads(function, *inputs):
 @pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_convolution(geometry, patches, monkeypatch):
-    """"patches" is the form for a GPU; its arithmetic is checked on any machine."""
+    """ "patches" is the form for a GPU; its arithmetic is checked on any machine."""
     monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 2, 9, 8, dtype=torch.float64)  # (m, B, C, H, W)
@@ -47,14 +47,37 @@ def test_convolution_of_shared_images(patches, monkeypatch):
     assert torch.allclose(ours, torch.stack([F.conv2d(x, w) for w in weight]), atol=1e-5)
 
 
+@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
 @pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}])
-def test_pooling(window):
+def test_pooling(window, patches, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64).relu()  # with ties at zero
     ours = torch.vmap(lambda own: grads(lambda x: max_pool2d(x, **window), own))(x)
     for client in range(3):
         theirs = grads(lambda x: F.max_pool2d(x, **window), x[client])
         assert all(torch.allclose(mine[client], yours, rtol=1e-12) for mine, yours in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+def test_networks_reach_these_forms(patches, monkeypatch):
+    """A torch that calls its operations by other names would silently lose the speed."""
+    from torch import nn
+
+    from feddwa.engine import keys
+    from feddwa.engine.network import StackedFunctions
+
+    seen = []
+    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: seen.append(x.ndim) or patches)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2))
+    rows = {name: torch.stack([value, value]) for name, value in net.named_parameters()}
+
+    def forward(params, x):
+        with StackedFunctions(keys.key(0, "x")):
+            return torch.func.functional_call(net, params, (x,))
+
+    torch.vmap(forward)(rows, torch.randn(2, 4, 2, 8, 8))
+    assert len(seen) == 2
 
 
 def test_what_has_no_rule_of_its_own_is_torchs():

@@ -94,7 +94,9 @@ def test_arguments_are_left_alone():
     model, memory = start(engine)
     before = copy.deepcopy({"model": dict(model), **{k: dict(v) for k, v in memory.items()}})
     Trainer(engine, torch.arange(len(SIZES)), 1).sgd(model, memory)
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors({"model": model, **memory}), tensors(before), strict=True))
+    assert all(
+        torch.equal(a, b) for (_, a), (_, b) in zip(tensors({"model": model, **memory}), tensors(before), strict=True)
+    )
 
 
 def pull(net, params, batch, anchor):
@@ -122,7 +124,9 @@ def meta_step(client, state, batch):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_objectives_with_constants_agree_with_the_plain_loop(network):
     engine = make_engine(NETWORKS[network])
-    anchors = {name: value + 0.1 * torch.randn(len(SIZES), *value.shape[1:]) for name, value in start(engine)[0].items()}
+    anchors = {
+        name: value + 0.1 * torch.randn(len(SIZES), *value.shape[1:]) for name, value in start(engine)[0].items()
+    }
     results = [train(kind, engine, rounds=2, objective=pull, anchor=anchors) for kind in (Trainer, SequentialTrainer)]
     assert relative_error(*results) < 1e-9
     assert relative_error(results[0], train(Trainer, engine, rounds=2)) > 1e-3
@@ -182,7 +186,9 @@ def test_byte_images_are_normalised_on_the_device():
 
 def test_one_sample_and_plain_batchnorm_agree_with_torch():
     """torch refuses to normalise a single value per channel; so do both backends, with the same error."""
-    engine = make_engine(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), data=small_data((11, 1)))
+    engine = make_engine(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), data=small_data((11, 1))
+    )
     for kind in (Trainer, SequentialTrainer):
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             kind(engine, torch.arange(2), 1).sgd(*start(engine, 2))

@@ -124,7 +124,8 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
     output = graph.output_node()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     pending = []
-    for old, new in zip(placeholders, output.args[0], strict=False):
+    results: Any = output.args[0]
+    for old, new in zip(placeholders, results, strict=False):
         last_use = max((position[user] for user in old.users), default=-1)
         if new.target is aten.add.Tensor and new.args[0] is old and last_use == position[new] and len(new.users) == 1:
             new.target = aten.add_.Tensor

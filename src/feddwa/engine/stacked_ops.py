@@ -30,22 +30,28 @@ def conv2d(
     """`torch.conv2d`, with rules of our own where there is one kernel per client."""
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    out: Tensor = _Conv.apply(x, weight, _pair(stride), _pair(padding), _pair(dilation))  # type: ignore[no-untyped-call]
+    out: Tensor = _Conv.apply(x, weight, _pair(stride), _pair(padding), _pair(dilation))
     return out if bias is None else out + bias.reshape(-1, 1, 1)
 
 
 def max_pool2d(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> Tensor:
-    """`torch.max_pool2d`, with a rule of our own on the CPU."""
-    if x.device.type != "cpu" or x.ndim != 4:
-        return torch.max_pool2d(x, kernel_size, stride or kernel_size, padding, dilation, ceil_mode)
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """`F.max_pool2d`, with rules of our own."""
+    if x.ndim != 4 or return_indices:
+        pool: Any = F.max_pool2d
+        return pool(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     window = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding), _pair(dilation), ceil_mode
-    out: Tensor = _MaxPool.apply(x, window)[0]  # type: ignore[no-untyped-call]
-    return out
+    return _MaxPool.apply(x, window)[0]
 
 
-STACKED: dict[Any, Callable[..., Tensor]] = {torch.conv2d: conv2d, torch.max_pool2d: max_pool2d}
+STACKED: dict[Any, Callable[..., Any]] = {torch.conv2d: conv2d, F.max_pool2d: max_pool2d}
 
 
 def by_patches(x: Tensor) -> bool:
@@ -61,7 +67,7 @@ def _pair(value: Any) -> Pair:
 def into_channels(x: Tensor, dim: int) -> Tensor:
     """(B, C, H, W) with a client axis m at `dim` -> (B, m * C, H, W) in channels-last memory."""
     x = x.movedim(dim, 1).permute(0, 3, 4, 1, 2)  # (B, H, W, m, C)
-    return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2)
+    return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
 
 def _batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
@@ -84,7 +90,7 @@ class _Conv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         wanted = tuple(ctx.needs_input_grad[:2])
-        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, *ctx.geometry, wanted), None, None, None  # type: ignore[no-untyped-call]
+        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, *ctx.geometry, wanted), None, None, None
 
     @staticmethod
     def vmap(
@@ -94,8 +100,8 @@ class _Conv(torch.autograd.Function):
         weight = _batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
         if by_patches(x):
             patches = _patches(_batched(x, in_dims[0], m), weight, stride, padding, dilation)
-            out = weight.flatten(2) @ patches.flatten(1, 3).flatten(2)  # (m, O, B L) from (m, C kh kw, B L)
-            return out.unflatten(2, patches.shape[4:]).transpose(1, 2), 0
+            out = weight.flatten(2).unsqueeze(1) @ patches.flatten(2, 4).flatten(3)  # (m, B, O, L)
+            return out.unflatten(3, patches.shape[5:]), 0
         merged = into_channels(_batched(x, in_dims[0], m, 1), 1)
         out = torch.conv2d(merged, weight.flatten(0, 1), None, stride, padding, dilation, groups=m)
         return out.unflatten(1, (m, -1)), 1
@@ -106,7 +112,13 @@ class _ConvBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, wanted: tuple[bool, bool]
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        stride: Pair,
+        padding: Pair,
+        dilation: Pair,
+        wanted: tuple[bool, bool],
     ) -> Any:
         return _backward(gradient, x, weight, (stride, padding, dilation), 1, wanted)
 
@@ -135,8 +147,9 @@ class _ConvBackward(torch.autograd.Function):
         if by_patches(x):
             gradient, x = _batched(gradient, in_dims[0], m), _batched(x, in_dims[1], m)
             return _patch_gradients(gradient, x, weight, stride, padding, dilation, wanted), (0, 0)
-        inputs = (into_channels(_batched(value, dim, m, 1), 1) for value, dim in ((gradient, in_dims[0]), (x, in_dims[1])))
-        to_x, to_weight = _backward(*inputs, weight.flatten(0, 1), (stride, padding, dilation), m, wanted)
+        gradient = into_channels(_batched(gradient, in_dims[0], m, 1), 1)
+        x = into_channels(_batched(x, in_dims[1], m, 1), 1)
+        to_x, to_weight = _backward(gradient, x, weight.flatten(0, 1), (stride, padding, dilation), m, wanted)
         return (
             None if to_x is None else to_x.unflatten(1, (m, -1)),
             None if to_weight is None else to_weight.unflatten(0, (m, -1)),
@@ -144,7 +157,12 @@ class _ConvBackward(torch.autograd.Function):
 
 
 def _backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair], groups: int, wanted: tuple[bool, bool]
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    geometry: tuple[Pair, Pair, Pair],
+    groups: int,
+    wanted: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     stride, padding, dilation = geometry
     mask = [*wanted, False]
@@ -155,12 +173,12 @@ def _backward(
 
 
 def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    """Every patch that the kernel sees, as a view (m, C, kh, kw, B, H', W') of the padded x (m, B, C, H, W)."""
+    """Every patch that the kernel sees, as a view (m, B, C, kh, kw, H', W') of the padded x (m, B, C, H, W)."""
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
     for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
         reach = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
         x = x.unfold(3 + axis, reach, stride[axis])[..., :: dilation[axis]]
-    return x.permute(0, 2, 5, 6, 1, 3, 4)
+    return x.permute(0, 1, 2, 5, 6, 3, 4)
 
 
 def _patch_gradients(
@@ -173,15 +191,30 @@ def _patch_gradients(
     wanted: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Both gradients by batched matrix products over patches; all stacked, (m, B, ...)."""
+    columns = gradient.flatten(3)  # (m, B, O, L)
     to_x = to_weight = None
     if wanted[1]:
-        patches = _patches(x, weight, stride, padding, dilation).flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
-        to_weight = (gradient.transpose(1, 2).flatten(2) @ patches.transpose(1, 2)).reshape(weight.shape)
+        patches = _patches(x, weight, stride, padding, dilation).flatten(2, 4).flatten(3)  # (m, B, C kh kw, L)
+        to_weight = (columns @ patches.transpose(2, 3)).sum(1).reshape(weight.shape)
     if wanted[0]:
-        spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ gradient.flatten(3)  # (m, B, C kh kw, L)
-        folded = F.fold(spread.flatten(0, 1), x.shape[-2:], weight.shape[-2:], dilation, padding, stride)
-        to_x = folded.unflatten(0, x.shape[:2])
+        spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ columns  # (m, B, C kh kw, L)
+        spread = spread.unflatten(2, weight.shape[2:]).unflatten(5, gradient.shape[3:])  # (m, B, C, kh, kw, H', W')
+        to_x = _fold(spread, x, stride, padding, dilation)
     return to_x, to_weight
+
+
+def _fold(spread: Tensor, x: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """Add what belongs to each place of a patch to where it came from: the reverse of `_patches`."""
+    kernel, out = spread.shape[3:5], spread.shape[5:]
+    height, width = x.shape[3] + 2 * padding[0], x.shape[4] + 2 * padding[1]
+    total = spread.new_zeros(*x.shape[:3], height, width)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            top, left = i * dilation[0], j * dilation[1]
+            rows = slice(top, top + stride[0] * (out[0] - 1) + 1, stride[0])
+            columns = slice(left, left + stride[1] * (out[1] - 1) + 1, stride[1])
+            total[..., rows, columns] += spread[:, :, :, i, j]
+    return total[..., padding[0] : height - padding[0], padding[1] : width - padding[1]]
 
 
 class _MaxPool(torch.autograd.Function):
@@ -200,10 +233,14 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
         x, places = ctx.saved_tensors
-        return _MaxPoolBackward.apply(gradient, x, places, ctx.window), None  # type: ignore[no-untyped-call]
+        return _MaxPoolBackward.apply(gradient, x, places, ctx.window), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
+        if by_patches(x):
+            x = x.movedim(in_dims[0], 0)
+            pair = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)
+            return tuple(value.unflatten(0, x.shape[:2]) for value in pair), (0, 0)
         out, places = aten.max_pool2d_with_indices(into_channels(x, in_dims[0]), *window)
         return (out.unflatten(1, (info.batch_size, -1)), places.unflatten(1, (info.batch_size, -1))), (1, 1)
 
@@ -225,6 +262,16 @@ class _MaxPoolBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
-        gradient, x, places = (into_channels(value, dim) for value, dim in zip((gradient, x, places), in_dims, strict=False))
+        if by_patches(x):
+            gradient, x, places = (v.movedim(dim, 0) for v, dim in zip((gradient, x, places), in_dims, strict=False))
+            if window[0] == window[1] and window[3] == (1, 1):  # windows that do not overlap: one value a place
+                zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(3)
+                return zeros.scatter(3, places.flatten(3), gradient.flatten(3)).reshape(x.shape), 0
+            flat = (value.flatten(0, 1) for value in (gradient, x))
+            out = aten.max_pool2d_with_indices_backward(*flat, *window, places.flatten(0, 1))
+            return out.unflatten(0, x.shape[:2]), 0
+        gradient, x, places = (
+            into_channels(value, dim) for value, dim in zip((gradient, x, places), in_dims, strict=False)
+        )
         out = aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
         return out.unflatten(1, (info.batch_size, -1)), 1

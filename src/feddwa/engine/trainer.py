@@ -146,7 +146,8 @@ class Trainer:
 
     def losses(self, model: Rows, memory: State, split: str = "validation") -> Tensor:
         """(m,) float64: the mean loss of each model on its client's samples, with the client's BatchNorm statistics."""
-        first = ({name: value[0] for name, value in rows.items()} for rows in (model, memory["buffers"]))
+        one = torch.zeros(1, dtype=torch.int64)
+        first = ({name: value[0] for name, value in take(rows, one).items()} for rows in (model, memory["buffers"]))
         self.flops += self.engine.data.splits[split].sizes[self.ids] * self.engine.forward_flops(*first)
         return evaluate(self.engine, model, memory["buffers"], self.ids, split).loss
 

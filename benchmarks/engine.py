@@ -1,0 +1,184 @@
+"""How much faster is one vectorised program than the plain loop? Both are timed in this run, on this machine.
+
+    python benchmarks/engine.py                 # everything
+    python benchmarks/engine.py cifar-cnn-20    # some cases by name
+
+The plain loop is what researchers write: a module, an SGD optimiser and a DataLoader per client, one client after
+another. The ratio is (median time of the plain loop's epoch) / (median time of the engine's epoch), the two measured in
+turn. The server's weights are held against a double Python loop over clients, and against one matrix product.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from feddwa import mixing, models
+from feddwa.data.dataset import Dataset
+from feddwa.data.federated import federate
+from feddwa.data.partition import Partition
+from feddwa.engine import Engine, Settings, Trainer
+from feddwa.engine.rows import repeat
+
+# name -> (model, sample shape, clients, samples per client, batch size, wanted ratio on two cores, on a GPU)
+CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, float | None, float | None]] = {
+    "digits-mlp-20": ("digits-mlp", (1, 8, 8), 20, 72, 10, 5.0, None),
+    "digits-mlp-100": ("digits-mlp", (1, 8, 8), 100, 72, 10, 8.0, None),
+    "digits-cnn-20": ("digits-cnn", (1, 8, 8), 20, 72, 10, 3.0, None),
+    "cifar-cnn-20": ("cifar-cnn", (3, 32, 32), 20, 200, 20, 1.2, 20.0),
+    "cifar-cnn-100": ("cifar-cnn", (3, 32, 32), 100, 200, 20, None, 30.0),
+}
+
+
+def make_engine(model: str, shape: tuple[int, ...], clients: int, samples: int, batch: int, device: str) -> Engine:
+    rng = np.random.default_rng(0)
+    total = clients * (samples + 1)
+    dataset = Dataset(
+        "synthetic", rng.normal(size=(total, *shape)).astype(np.float32), rng.integers(0, 10, total), 1, 10
+    )
+    rows = np.arange(total).reshape(clients, samples + 1)
+    data = federate(dataset, Partition([own[:-1] for own in rows], [own[-1:] for own in rows]), torch.device(device))
+    torch.manual_seed(0)
+    return Engine(models.make(model, shape, 10), data, Settings(1, batch, 0.01))
+
+
+def engine_epoch(engine: Engine) -> Callable[[], None]:
+    """One local epoch of all clients as the library runs it."""
+    parameters, buffers = engine.initial()
+    clients, rounds = engine.data.clients, iter(range(1, 10**9))
+    state = [repeat(parameters, clients), {"buffers": repeat(buffers, clients)}]
+
+    def epoch() -> None:
+        state[:] = Trainer(engine, torch.arange(clients), next(rounds)).sgd(*state)
+
+    return epoch
+
+
+def plain_epoch(engine: Engine, model: str, shape: tuple[int, ...]) -> Callable[[], None]:
+    """One local epoch of all clients as a plain loop runs it."""
+    device, train = engine.data.device, engine.data.splits["train"]
+    clients = []
+    for index, size in zip(train.index.cpu(), train.sizes.tolist(), strict=True):
+        module = models.make(model, shape, 10).to(device).train()
+        own = TensorDataset(engine.data.x.cpu()[index[:size]], engine.data.y.cpu()[index[:size]])
+        loader = DataLoader(own, batch_size=engine.settings.batch_size, shuffle=True)
+        clients.append((module, torch.optim.SGD(module.parameters(), lr=0.01), loader))
+
+    def epoch() -> None:
+        for module, optimiser, loader in clients:
+            for x, y in loader:
+                optimiser.zero_grad()
+                F.cross_entropy(module(x.to(device)), y.to(device)).backward()
+                optimiser.step()
+
+    return epoch
+
+
+def race(one: Callable[[], None], other: Callable[[], None], seconds: float, device: str) -> tuple[float, float]:
+    """Median times of two functions that are run in turn for about so many seconds."""
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 3:
+        for function, own in zip((one, other), times, strict=True):
+            start = time.perf_counter()
+            function()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            own.append(time.perf_counter() - start)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def run_case(name: str, device: str, seconds: float) -> dict[str, object]:
+    model, shape, clients, samples, batch, on_cpu, on_gpu = CASES[name]
+    engine = make_engine(model, shape, clients, samples, batch, device)
+    vectorised, plain = engine_epoch(engine), plain_epoch(engine, model, shape)
+    steps = -(-samples // batch)
+    for _ in range(1 + 60 // steps):  # until the step is traced (and on a GPU captured)
+        vectorised()
+    plain()
+    fast, slow = race(vectorised, plain, seconds, device)
+    wanted = on_gpu if device == "cuda" else on_cpu
+    return {
+        "case": name,
+        "engine_ms": fast / steps * 1e3,
+        "plain_ms": slow / steps * 1e3,
+        "ratio": slow / fast,
+        "wanted": wanted,
+    }
+
+
+def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[str, object]]:
+    """The server's weights against a double Python loop and against one matrix product."""
+    torch.manual_seed(0)
+    base = torch.randn(size, device=device)
+    guidance, local = (base + 0.1 * torch.randn(m, size, device=device) for _ in range(2))
+
+    def loop() -> None:
+        distances = torch.zeros(m, m)
+        for i in range(m):
+            for j in range(m):
+                distances[i, j] = (guidance[i] - local[j]).square().sum()
+
+    def weights() -> None:
+        mixing.dwa_weights(guidance, local, 5)
+
+    def product() -> None:
+        guidance @ local.T
+
+    fast, gemm = race(weights, product, 4.0, device)
+    start = time.perf_counter()
+    loop()
+    slow = time.perf_counter() - start
+    return [
+        {
+            "case": f"server m={m} d={size}",
+            "engine_ms": fast * 1e3,
+            "plain_ms": slow * 1e3,
+            "ratio": slow / fast,
+            "wanted": 20.0,
+        },
+        {
+            "case": "server / one product",
+            "engine_ms": fast * 1e3,
+            "plain_ms": gemm * 1e3,
+            "ratio": fast / gemm,
+            "wanted": -3.0,
+        },
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, 'server'])}")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=8.0, help="time for each case")
+    parser.add_argument("--json", help="write the results to this file")
+    options = parser.parse_args()
+    chosen = options.cases or [
+        *(name for name in CASES if options.device == "cuda" or name != "cifar-cnn-100"),
+        "server",
+    ]
+    print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads")
+    print(f"{'case':<24} {'engine':>12} {'plain loop':>12} {'ratio':>8} {'wanted':>8}")
+    results: list[dict[str, object]] = []
+    for name in chosen:
+        rows = run_server(options.device) if name == "server" else [run_case(name, options.device, options.seconds)]
+        for row in rows:
+            wanted = row["wanted"]
+            bound = "" if wanted is None else (f">= {wanted:g}" if wanted > 0 else f"<= {-wanted:g}")
+            times = f"{row['engine_ms']:>9.2f} ms {row['plain_ms']:>9.2f} ms"
+            print(f"{row['case']:<24} {times} {row['ratio']:>7.1f}x {bound:>8}")
+        results += rows
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
