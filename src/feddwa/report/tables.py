@@ -52,9 +52,7 @@ def show_weights(console: Console, results: Mapping[str, Result], folder: Path) 
         last = panels[told][-1]
         small = terminal_weights(last.weights, console.encoding)
         if small is not None:
-            console.print(
-                f"\nWho listens to whom ({last.title}; a row shows whose models a client's next one is made of):"
-            )
+            console.print(f"\nWho listens to whom ({last.title}; row = client, column = its partner):", highlight=False)
             console.print(small)
     written = [f"{result.path}/" for result in results.values()] + [str(folder / "weights.png")] * bool(panels)
     console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")
