@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from feddwa.engine.rows import State, tensors
+from feddwa.engine.rows import State, take_state, tensors
 
 
 def message_bytes(message: State) -> int:
     """Bytes of one client's message: everything in it, whatever it is."""
-    return sum(value[0].numel() * value.element_size() for _, value in tensors(message))
+    first = take_state(message, torch.zeros(1, dtype=torch.int64))
+    return sum(value.numel() * value.element_size() for _, value in tensors(first))
 
 
 @dataclass

@@ -10,9 +10,10 @@ from torch import nn
 from feddwa.algorithms import SFL, FedAMP, FedAvg, FedAvgFT, FedAvgM, FedProx, Local, PerFedAvg, PFedMe
 from feddwa.algorithms.perfedavg import MetaStep
 from feddwa.algorithms.pfedme import MoreauStep
+from feddwa.algorithms.proximal import ProximalStep
 from feddwa.algorithms.sfl import label_graph
 from feddwa.data.federated import Batch
-from feddwa.engine.network import FunctionalClient, Net
+from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import map_state, tensors
 from tests.algorithms.conftest import after, difference, equal, federation, models
 from tests.conftest import conv_net, plain_net, small_data
@@ -35,31 +36,35 @@ def test_fedavgm_stays_close_to_fedavg_at_the_papers_beta():
     assert 1.02 < moved[1] / moved[0] < 1.3
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "anchors"),
-    [(FedProx(mu=0.7), ["anchor"]), (FedAMP(lam=0.3), ["anchor"]), (SFL(reg=0.3), ["shared", "own"])],
-)
-def test_proximal_terms_have_the_gradient_they_claim(algorithm, anchors):
+def test_the_pull_is_the_gradient_of_the_proximal_term():
     """Several public codes build the term from detached tensors. Central differences of the objective tell."""
     torch.manual_seed(1)
-    module = plain_net().double()
+    module, strength = plain_net().double(), 0.7
     params = {name: value.detach() for name, value in module.named_parameters()}
-    constants = {a: {name: value + torch.randn_like(value) for name, value in params.items()} for a in anchors}
+    anchor = {name: value + torch.randn_like(value) for name, value in params.items()}
     batch = Batch(torch.randn(6, 64, dtype=torch.float64), torch.arange(6))
-    key = torch.tensor(0)
-    client = FunctionalClient(module, nn.functional.cross_entropy, {}, key)
-    with_term = client.gradient(params, batch, algorithm.objective, **constants)
+    client = FunctionalClient(module, nn.functional.cross_entropy, {}, torch.tensor(0))
+    new = ProximalStep(1.0, strength)(client, {"model": params}, batch, anchor)["model"]
     without = client.gradient(params, batch)
+
+    def objective(params):
+        distance = sum((value - anchor[name]).square().sum() for name, value in params.items())
+        outputs = torch.func.functional_call(module, params, (batch.x,))
+        return nn.functional.cross_entropy(outputs, batch.y) + strength / 2 * distance
+
     for name, value in params.items():
-        assert (with_term[name] - without[name]).abs().min() > 0
-        change = torch.randn_like(value)
+        gradient, change = value - new[name], torch.randn_like(value)
+        assert (gradient - without[name]).abs().min() > 0
+        ahead, behind = ({**params, name: value + step * change} for step in (1e-5, -1e-5))
+        numeric = (objective(ahead) - objective(behind)) / 2e-5
+        torch.testing.assert_close((gradient * change).sum(), numeric, rtol=1e-6, atol=1e-7)
 
-        def along(step, name=name, value=value, change=change):
-            moved = {**params, name: value + step * change}
-            return algorithm.objective(Net(module, nn.functional.cross_entropy, {}, key), moved, batch, **constants)
 
-        numeric = (along(1e-5) - along(-1e-5)) / 2e-5
-        torch.testing.assert_close((with_term[name] * change).sum(), numeric, rtol=1e-6, atol=1e-7)
+@pytest.mark.parametrize(
+    ("pulled", "free"), [(FedProx(0.5), FedProx(0.0)), (FedAMP(lam=0.5), FedAMP(lam=0.0)), (SFL(reg=0.3), SFL())]
+)
+def test_every_method_with_a_pull_feels_it(pulled, free):
+    assert difference(after(federation(pulled), 2), after(federation(free), 2)) > 1e-3
 
 
 def test_a_strong_pull_keeps_clients_near_the_global_model():

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import half_squared_distance
-from feddwa.data.federated import Batch
-from feddwa.engine.network import Net
-from feddwa.engine.rows import Cohort, Row, Rows, State, put, repeat, take
+from feddwa.algorithms.proximal import ProximalStep
+from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.mixing import Models, mix, squared_distances
@@ -60,12 +58,9 @@ class FedAMP(Algorithm):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """E epochs from the own model, with a pull towards u_i."""
-        model, memory = trainer.sgd(memory["model"], memory, objective=self.objective, anchor=download["message"])
-        return {"model": model}, {**memory, "model": model}
-
-    def objective(self, net: Net, params: Row, batch: Batch, anchor: Row) -> Tensor:
-        """f_i(v) + lambda / (2 alpha) ||v - u_i||^2."""
-        return net.loss(params, batch) + self.lam / self.alpha * half_squared_distance(params, anchor)
+        step = ProximalStep(trainer.engine.settings.lr, self.lam / self.alpha)
+        upload, memory = trainer.train(step, {"model": memory["model"]}, memory, {"anchor": download["message"]})
+        return upload, {**memory, "model": upload["model"]}
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """New messages to everybody, since anybody's neighbours may have moved."""

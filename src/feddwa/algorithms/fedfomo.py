@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import difference, norms, scale
+from feddwa.algorithms.vectors import add_scaled, difference, norms
 from feddwa.engine import keys
 from feddwa.engine.rows import Cohort, Picked, Rows, State, repeat
 from feddwa.engine.trainer import Trainer
@@ -102,9 +102,9 @@ class FedFomo(Algorithm):
         gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
         far = [norms(difference(candidate, base)) for candidate in candidates]
         raw = torch.stack([torch.where(d > 0, gain / d, 0.0) for gain, d in zip(gains, far, strict=True)], dim=1)
-        mixture = {name: torch.zeros_like(value) for name, value in base.items()}
+        mixture: Rows = {name: torch.zeros_like(value) for name, value in base.items()}
         for share, candidate in zip(self.weights(raw).unbind(1), [*candidates, base], strict=True):
-            mixture = {name: mixture[name] + part for name, part in scale(share, candidate).items()}
+            mixture = add_scaled(mixture, share, candidate)
         return mixture, raw
 
     def weights(self, raw: Tensor) -> Tensor:

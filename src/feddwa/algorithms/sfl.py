@@ -25,10 +25,8 @@ from torch import Tensor
 
 from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
-from feddwa.algorithms.vectors import half_squared_distance
-from feddwa.data.federated import Batch
-from feddwa.engine.network import Net
-from feddwa.engine.rows import Cohort, Row, State, put, repeat, take
+from feddwa.algorithms.proximal import ProximalStep
+from feddwa.engine.rows import Cohort, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import InputError, require
 from feddwa.mixing import mix
@@ -73,13 +71,9 @@ class SFL(FedAvg):
         if not self.reg:
             return super().client(trainer, download, memory)
         shared, own = download["model"], download["personal"]
-        local, memory = trainer.sgd(shared, memory, objective=self.objective, shared=shared, own=own)
-        return {"model": local}, memory
-
-    def objective(self, net: Net, params: Row, batch: Batch, shared: Row, own: Row) -> Tensor:
-        """f_i(v) + reg/2 ||v - w||^2 + reg/2 ||v - u_i||^2."""
-        pulls = half_squared_distance(params, shared) + half_squared_distance(params, own)
-        return net.loss(params, batch) + self.reg * pulls
+        between = {name: (value + own[name]) / 2 for name, value in shared.items()}  # reg (v - w) + reg (v - u_i) = ...
+        step = ProximalStep(trainer.engine.settings.lr, 2 * self.reg)  # ... 2 reg (v - between)
+        return trainer.train(step, {"model": shared}, memory, {"anchor": between})
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """Put the new models among everybody's, spread them over the graph, and average."""

@@ -1,21 +1,24 @@
-"""Models as vectors: the arithmetic that several algorithms share, on one model (row) or on many (rows)."""
+"""Models as vectors: the arithmetic that several algorithms share."""
 
 import torch
 from torch import Tensor
 
-from feddwa.engine.rows import Row, Rows
+from feddwa.engine.rows import Rows
 
 WIDTH = 4096  # parameters turned to float64 at a time
-
-
-def half_squared_distance(params: Row, anchor: Row) -> Tensor:
-    """1/2 ||v - anchor||^2 of one model, BatchNorm's scale and shift included: its gradient is v - anchor."""
-    return 0.5 * torch.stack([(value - anchor[name]).square().sum() for name, value in params.items()]).sum()
 
 
 def difference(a: Rows, b: Rows) -> Rows:
     """a - b."""
     return {name: value - b[name] for name, value in a.items()}
+
+
+def add_scaled(rows: Rows, factors: Tensor, more: Rows) -> Rows:
+    """Row i plus factors[i] times more's."""
+    return {
+        name: torch.addcmul(value, more[name], factors.to(value).reshape(-1, *[1] * (value.ndim - 1)))
+        for name, value in rows.items()
+    }
 
 
 def scale(factors: Tensor, rows: Rows) -> Rows:
