@@ -15,7 +15,7 @@ from feddwa.experiment import Result
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import progress
 from feddwa.report.tables import human_bytes, show_results, show_weights
-from feddwa.report.weights import Panel, draw_weights, terminal_weights
+from feddwa.report.weights import Panel, _client, draw_weights, terminal_weights
 
 
 def a_result(last=80.0, rounds=6, clients=4, loss=1.0) -> Result:
@@ -62,7 +62,7 @@ def test_without_classes_the_loss_is_shown():
 def test_pictures_and_paths(tmp_path):
     text = printed(show_weights, {"local": a_result(), "feddwa": a_result()}, tmp_path)
     assert "Who listens to whom (feddwa, round 6" in text
-    assert "  ██······\n  ··██····\n" in text
+    assert "    0 ██······\n    1 ··██····\n" in text
     assert text.count("runs/x/") == 2
     assert "weights.png" in text
     with Image.open(tmp_path / "weights.png") as picture:
@@ -94,10 +94,15 @@ def test_many_panels_and_cohorts(tmp_path):
 
 
 def test_the_terminal_shows_what_its_encoding_has():
-    weights = np.array([[1.0, 0.0], [0.3, 0.7]])
-    assert str(terminal_weights(weights)) == "  ██··\n  ▒▒▓▓"
-    assert str(terminal_weights(weights, "ascii")) == "  ##..\n  ++**"
-    assert terminal_weights(np.eye(41)) is None
+    panel = Panel("", np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([3, 12]))
+    assert str(terminal_weights(panel)) == "    3 ██··\n   12 ▒▒▓▓"
+    assert str(terminal_weights(panel, "ascii")) == "    3 ##..\n   12 ++**"
+    assert terminal_weights(Panel("", np.eye(41), np.arange(41))) is None
+
+
+def test_axes_bear_the_clients_numbers():
+    cohort = np.array([3, 7, 12])
+    assert [_client(cohort, place) for place in (-1.0, 0.0, 2.0, 3.0)] == ["", "3", "12", ""]
 
 
 def test_plain_progress_is_short(monkeypatch):

@@ -50,9 +50,9 @@ def show_weights(console: Console, results: Mapping[str, Result], folder: Path) 
         draw_weights([panel for own in panels.values() for panel in own], folder / "weights.png", groups)
     if told in panels:
         last = panels[told][-1]
-        small = terminal_weights(last.weights, console.encoding)
+        small = terminal_weights(last, console.encoding)
         if small is not None:
-            console.print(f"\nWho listens to whom ({last.title}; row = client, column = its partner):", highlight=False)
+            console.print(f"\nWho listens to whom ({last.title}; columns in the order of rows):", highlight=False)
             console.print(small)
     written = [f"{result.path}/" for result in results.values()] + [str(folder / "weights.png")] * bool(panels)
     console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")

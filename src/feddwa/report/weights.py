@@ -1,6 +1,7 @@
 """Aggregation weights as pictures: who listens to whom."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +35,9 @@ def draw_weights(panels: Sequence[Panel], path: str | Path, groups: np.ndarray |
         # The square root shows a weight of 0.05 beside one of 0.8.
         image = axis.imshow(panel.weights, cmap="viridis", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
         axis.set_title(panel.title, fontsize=10)
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_locator(MaxNLocator(5, integer=True))
+            side.set_major_formatter(partial(_client, panel.cohort))
         for border in _borders(panel.cohort, groups):
             axis.axhline(border, color="white", linewidth=0.8)
             axis.axvline(border, color="white", linewidth=0.8)
@@ -47,6 +49,11 @@ def draw_weights(panels: Sequence[Panel], path: str | Path, groups: np.ndarray |
     figure.savefig(path, dpi=150)
 
 
+def _client(cohort: np.ndarray, place: float, _: int | None = None) -> str:
+    """The number of the client at a place on an axis."""
+    return str(cohort[int(place)]) if 0 <= place < len(cohort) else ""
+
+
 def _borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
     if groups is None:
         return []
@@ -54,10 +61,11 @@ def _borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
     return [float(i) - 0.5 for i in range(1, len(own)) if own[i] != own[i - 1]]
 
 
-def terminal_weights(weights: np.ndarray, encoding: str = "utf-8", most: int = 40) -> Text | None:
-    """A small heat map for the terminal, two characters a weight; None if it would be too wide."""
-    if len(weights) > most:
+def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> Text | None:
+    """A small heat map for the terminal, a line per client, two characters a weight; None if it would be too wide."""
+    if len(panel.weights) > most:
         return None
     shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
-    level = np.ceil(weights / max(weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
-    return Text("\n".join("  " + "".join(shades[cell] * 2 for cell in row) for row in level))
+    level = np.ceil(panel.weights / max(panel.weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
+    lines = zip(panel.cohort, level, strict=True)
+    return Text("\n".join(f"{client:5d} " + "".join(shades[cell] * 2 for cell in row) for client, row in lines))
