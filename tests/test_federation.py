@@ -129,7 +129,13 @@ def test_before_is_the_evaluation_of_the_round_before():
 
 @pytest.mark.parametrize(
     ("algorithm", "down", "up"),
-    [(FedDWA(), 1, 2), (FedDWA(guidance="last"), 1, 1), (FedDWA(guidance="extrapolate"), 1, 1), (FedAvg(), 1, 1), (Local(), 0, 0)],
+    [
+        (FedDWA(), 1, 2),
+        (FedDWA(guidance="last"), 1, 1),
+        (FedDWA(guidance="extrapolate"), 1, 1),
+        (FedAvg(), 1, 1),
+        (Local(), 0, 0),
+    ],
 )
 def test_traffic_in_model_sizes(algorithm, down, up):
     run = federation(algorithm, conv_net, torch.float32)

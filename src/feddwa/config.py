@@ -12,6 +12,7 @@ import tyro
 
 from feddwa import models, params
 from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.batchnorm import POLICIES
 from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
 from feddwa.errors import InputError, require, unknown
 
@@ -70,6 +71,8 @@ class RunConfig:
     """vectorised (all clients as one program) or sequential (the plain loop, for debugging)."""
     dtype: str = "float32"
     """float32 or float64."""
+    batchnorm: str = "local"
+    """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
     out: str | None = None
@@ -102,7 +105,7 @@ class RunConfig:
 
     def _check(self) -> None:
         names: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "model": models.MODELS, "partition": PARTITIONS}
-        names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES}
+        names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
         for field, valid in names.items():
             if getattr(self, field) not in list(valid):
                 raise unknown(f"--{field}", getattr(self, field), valid)

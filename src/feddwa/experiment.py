@@ -68,7 +68,8 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
     algorithm, device = config.make_algorithm(), choose_device(config.device)
     module, dtype = make_network(config, task.dataset), getattr(torch, config.dtype)
     engine = _engine(algorithm, module, task, device, _settings(config), config.seed, dtype)
-    federation = Federation(algorithm, engine, config.participation, config.backend == "sequential", config.chunk)
+    sequential = config.backend == "sequential"
+    federation = Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
     directory = runs.RunDirectory(config)
     names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
     result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
@@ -88,6 +89,7 @@ def simulate(
     seed: int = 0,
     device: str = "auto",
     loss: Loss = F.cross_entropy,
+    batchnorm: str = "local",
     observe: Observer = lambda line: None,
 ) -> Result:
     """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test).
@@ -100,13 +102,13 @@ def simulate(
     algorithm, name = _named_algorithm(algorithm)
     config = RunConfig(
         rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
-        device=device, clients=task.clients,
+        device=device, clients=task.clients, batchnorm=batchnorm,
     ).resolved()  # fmt: skip
     module = copy.deepcopy(model)
     engine = _engine(algorithm, module, task, choose_device(device), _settings(config), seed, _dtype(model), loss)
     _try(engine)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    return _drive(Federation(algorithm, engine, participation), task, rounds, names, observe)
+    return _drive(Federation(algorithm, engine, participation, batchnorm=batchnorm), task, rounds, names, observe)
 
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:

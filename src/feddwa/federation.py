@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
+from feddwa.batchnorm import Border
 from feddwa.engine import Cohort, Engine, Rows, Scores, SequentialTrainer, State, Trainer, evaluate, keys
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
@@ -34,6 +35,7 @@ class Federation:
     participation: float = 1.0
     sequential: bool = False  # the plain loop instead of the vectorised engine
     chunk: int | None = None  # clients trained together; None = as many as fit into memory
+    batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
     round: int = 0  # finished rounds
     server: State = field(init=False)
     memory: State = field(init=False)  # (N, ...) of every client
@@ -44,7 +46,9 @@ class Federation:
         sizes = self.engine.data.splits["train"].sizes
         counts, head = self.engine.data.label_counts(), head_parameters(self.engine.module)
         self.server, own = self.algorithm.setup(Problem(initial, len(sizes), sizes, counts, head, self.engine.seed))
-        self.memory = {"buffers": repeat(buffers, len(sizes)), **own}
+        self.border = Border.of(self.batchnorm, self.engine.module, self.algorithm.updates)
+        memory = {"buffers": repeat(buffers, len(sizes)), **own}
+        self.server, self.memory = self.border.setup(self.server, memory, initial, buffers, len(sizes))
         self.chunk = 1 if self.sequential else self.chunk or rows_that_fit(self.engine, initial, buffers)
         self.scores = self._evaluate_all()
 
@@ -53,13 +57,15 @@ class Federation:
         costs, device = Costs(), self.engine.data.device
         cohort, before = self._cohort(self.round + 1), self.scores
         with costs.phase("train", device):
-            download = self.algorithm.download(self.server, cohort)
+            download = self.border.send(self.server, self.algorithm.download(self.server, cohort))
             upload, memory, costs.flops = self._train(cohort, download)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
         with costs.phase("evaluate", device):
-            after = evaluate(self.engine, self.algorithm.trained(upload, memory), memory["buffers"], cohort.ids)
+            trained = self.border.complete(self.algorithm.trained(upload, memory), memory)
+            after = evaluate(self.engine, trained, memory["buffers"], cohort.ids)
         with costs.phase("server", device):
-            self.server, info = self.algorithm.server(self.server, cohort, upload)
+            server, info = self.algorithm.server(self.server, cohort, upload)
+            self.server = self.border.collect(self.server, server, cohort, upload)
             self.memory = put_state(self.memory, cohort.ids, memory)
         self.round += 1
         with costs.phase("evaluate", device):
@@ -69,8 +75,9 @@ class Federation:
     def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
         """The personalised models of some clients as they are now, and their BatchNorm statistics."""
         trainer = self._trainer(cohort.ids, cohort.round)
-        memory = take_state(self.memory, cohort.ids)
-        model, memory = self.algorithm.personal(trainer, self.algorithm.deliver(self.server, cohort), memory)
+        message = self.border.send(self.server, self.algorithm.deliver(self.server, cohort))
+        message, memory = self.border.receive(message, take_state(self.memory, cohort.ids))
+        model, memory = self.algorithm.personal(trainer, message, memory)
         return model, memory["buffers"]
 
     def everybody(self) -> Cohort:
@@ -93,8 +100,10 @@ class Federation:
         uploads, memories, flops = [], [], []
         for block in self._blocks(len(cohort)):
             trainer = self._trainer(cohort.ids[block], cohort.round)
-            own = {part: take(rows, block) for part, rows in download.items()}
-            upload, memory = self.algorithm.client(trainer, own, take_state(self.memory, cohort.ids[block]))
+            own: State = {part: take(rows, block) for part, rows in download.items()}
+            own, memory = self.border.receive(own, take_state(self.memory, cohort.ids[block]))
+            upload, memory = self.algorithm.client(trainer, own, memory)
+            upload, memory = self.border.reply(upload, memory, self.algorithm.trained(upload, memory))
             uploads.append(upload)
             memories.append(memory)
             flops.append(trainer.flops)

@@ -13,9 +13,7 @@ from torch import Tensor
 from feddwa.engine.rows import Cohort, Row, Rows, State
 from feddwa.engine.trainer import Trainer
 
-Info = Mapping[
-    str, Tensor
-]  # what the server reports of a round; "weights" (m, m) is P, row i = who client i listens to
+Info = Mapping[str, Tensor]  # what the server reports; "weights" (m, m) is P: row i = who client i listens to
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Algorithm:
     title: ClassVar[str]  # as the literature writes it
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
     validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
+    updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""

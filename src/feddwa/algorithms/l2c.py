@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import difference, dots, inner_products, scale
+from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products, scale
 from feddwa.data.federated import Batch
 from feddwa.engine.network import Client, descend
 from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
@@ -43,6 +43,7 @@ class L2C(Algorithm):
     title = "L2C"
     summary = "mixing weights learned on validation data"
     validation = 0.2
+    updates = ("updates",)
 
     mixing_lr: float = 0.1  # Adam's rate for the logits
     decay: float = 0.0  # weight decay of the logits; 0.01 in the authors' later work
@@ -151,13 +152,18 @@ class Exchange:
 
     def mixture(self, weights: Tensor) -> Rows:
         """theta_i - sum_j omega_ij D_j."""
-        mine = self.ids.unsqueeze(1)
+        mine, start, own = self.ids.unsqueeze(1), self._sent(self.start), self._sent(self.own)
         others = mix(weights[:, self.senders].masked_fill(self.senders == mine, 0), self.updates)
-        own = scale(weights.gather(1, mine), self.own)
-        return difference(difference(self.start, others), own)
+        mixed = add_scaled(difference(start, others), -weights.gather(1, mine), own)
+        return {name: mixed.get(name, value - self.own[name]) for name, value in self.start.items()}
 
     def slopes(self, weights: Tensor, gradient: Rows) -> Tensor:
         """dL/domega_ij = -<G_i, D_j>: (m, N), 0 where nothing was heard."""
         result = torch.zeros_like(weights)
+        gradient, own = self._sent(gradient), self._sent(self.own)
         result[:, self.senders] = -inner_products(gradient, self.updates)
-        return result.scatter(1, self.ids.unsqueeze(1), -dots(gradient, self.own).unsqueeze(1))
+        return result.scatter(1, self.ids.unsqueeze(1), -dots(gradient, own).unsqueeze(1))
+
+    def _sent(self, rows: Rows) -> Rows:
+        """Without what nobody sends (BatchNorm that stays local), which stays each client's own."""
+        return {name: rows[name] for name in self.updates}
