@@ -1,5 +1,7 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ def small_data(sizes: tuple[int, ...] = SIZES, seed: int = 0, device: str = "cpu
     prototypes = rng.normal(size=(10, 1, 8, 8))
     images = (prototypes[labels] + 0.5 * rng.normal(size=(len(labels), 1, 8, 8))).astype(np.float32)
     cuts = np.cumsum([0, *sizes, *tests])
-    rows = [np.arange(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(cuts)]
     dataset = Dataset("small", images, labels, sum(sizes), 10)
     return federate(dataset, Partition(rows[: len(sizes)], rows[len(sizes) :]), torch.device(device))
 

@@ -1,6 +1,6 @@
 """The round loop: cohorts, chunks, backends, what is evaluated and what is counted."""
 
-import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -117,12 +117,14 @@ def test_cohort_size_is_the_floor(share, size):
 
 def test_before_is_the_evaluation_of_the_round_before():
     run = federation(FedAvg())
-    first, second = run.step(), run.step()
-    assert torch.equal(second.before.accuracy, dataclasses.replace(run, round=1) and second.before.accuracy)
+    first = run.step()
+    between = run.scores.accuracy
+    assert torch.equal(run.step().before.accuracy, between)
     assert len(first.before.accuracy) == N
+    assert len(first.after.accuracy) == N
     local = federation(Local())
     rounds = [local.step() for _ in range(3)]
-    for earlier, later in zip(rounds[:-1], rounds[1:], strict=True):
+    for earlier, later in itertools.pairwise(rounds):
         assert torch.equal(later.before.accuracy, earlier.after.accuracy)  # nothing happens between rounds of Local
     assert torch.equal(local.scores.accuracy, rounds[-1].after.accuracy)
 

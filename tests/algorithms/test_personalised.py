@@ -6,7 +6,7 @@ import torch
 from sklearn.cluster import AgglomerativeClustering
 from torch import nn
 
-from feddwa.algorithms import L2C, ClusterFL, FedAMP, FedAvg, FedDWA, FedFomo, FedRoD, Local, Problem
+from feddwa.algorithms import L2C, SFL, ClusterFL, FedAMP, FedAvg, FedDWA, FedFomo, FedRoD, Local, Problem
 from feddwa.algorithms.clusterfl import bipartition, cosines, split
 from feddwa.algorithms.fedrod import OWN, two_losses
 from feddwa.algorithms.l2c import logit_gradient, omega
@@ -177,7 +177,7 @@ def test_two_heads_are_evaluated_as_their_sum():
     torch.testing.assert_close(together, by_hand)
 
 
-def test_fedrod_says_what_it_needs():
+def test_what_a_method_needs_is_told():
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -188,8 +188,9 @@ def test_fedrod_says_what_it_needs():
 
     with pytest.raises(InputError, match="last linear layer"):
         federation(FedRoD(), Odd).step()
-    with pytest.raises(InputError, match="fedrod: needs class labels"):
-        FedRoD().setup(problem(3))
+    for kind in (FedRoD, SFL):
+        with pytest.raises(InputError, match="class labels"):
+            kind().setup(problem(3))
 
 
 # FedAMP
@@ -305,6 +306,23 @@ def test_at_a_rate_of_zero_all_models_are_equal_and_nothing_breaks():
     start = map_state(torch.clone, models(run))
     assert equal(after(run, 2), start)
     assert not run.server["record"]["affinity"].any()
+
+
+def test_a_client_too_small_to_validate_keeps_its_own_model():
+    """One training sample leaves none to validate."""
+    run = federation(FedFomo(models=2), data=small_data((1, 20, 20)))
+    run.step()
+    own, mixed = run.memory["model"], models(run)["model"]
+    assert all(torch.equal(mixed[name][0], own[name][0]) for name in own)
+    run.step()
+    assert run.server["record"]["affinity"].isfinite().all()
+
+
+@pytest.mark.parametrize("algorithm", [FedFomo(), L2C(), ClusterFL(1e3, 0.0, 0), FedAMP(), FedRoD()])
+@pytest.mark.parametrize("sizes", [(20,), (1, 1, 1)])
+def test_federations_of_one_client_or_of_one_sample_each(algorithm, sizes):
+    end = after(federation(algorithm, data=small_data(sizes)), 3)
+    assert all(value.isfinite().all() for value in end["model"].values())
 
 
 # L2C

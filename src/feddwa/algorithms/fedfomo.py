@@ -101,7 +101,8 @@ class FedFomo(Algorithm):
         base_loss = trainer.losses(base, memory)
         gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
         far = [norms(difference(candidate, base)) for candidate in candidates]
-        raw = torch.stack([torch.where(d > 0, gain / d, 0.0) for gain, d in zip(gains, far, strict=True)], dim=1)
+        raw = torch.stack([gain / d for gain, d in zip(gains, far, strict=True)], dim=1)
+        raw = raw.nan_to_num(0, 0, 0)  # equal to base, or nothing to validate with: no help
         mixture: Rows = {name: torch.zeros_like(value) for name, value in base.items()}
         for share, candidate in zip(self.weights(raw).unbind(1), [*candidates, base], strict=True):
             mixture = add_scaled(mixture, share, candidate)
