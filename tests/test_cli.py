@@ -70,7 +70,7 @@ def test_the_promised_options_are_there(call):
     out = call("run", "--help")[1]
     promised = (
         "--algorithm --dataset --model --partition --clients --participation --rounds --epochs --batch-size --lr "
-        "--seed --device --backend --out --param --data-dir --chunk --dtype"
+        "--seed --device --backend --out --param --data-dir --chunk --dtype --batchnorm"
     )
     assert all(re.search(rf"{option}\b", out) for option in promised.split())
     assert "--algorithms" in call("compare", "--help")[1]
@@ -98,6 +98,7 @@ def test_run_with_every_option(call):
         "algorithm": "fedavg", "dataset": "digits", "model": "digits-cnn", "partition": "dirichlet", "clients": "5",
         "participation": "0.6", "rounds": "2", "epochs": "2", "batch-size": "16", "lr": "0.05", "seed": "9",
         "device": "cpu", "backend": "sequential", "dtype": "float64", "chunk": "3", "out": "run", "data-dir": ".",
+        "batchnorm": "mean",
     }  # fmt: skip
     flags = [f"--{key}={value}" for key, value in options.items()]
     status, out, err = call("run", *flags, "--param", "alpha=0.9", "--param", "dirichlet.min_samples=10")
@@ -192,6 +193,7 @@ BAD = {
     "run --partition fair": "--partition: unknown name 'fair'; valid: pathological",
     "run --device tpu": "--device: unknown name 'tpu'; valid: auto, cpu, cuda",
     "run --backend fast": "--backend: unknown name 'fast'; valid: vectorised, sequential",
+    "run --batchnorm none": "--batchnorm: unknown name 'none'; valid: local, mean, all-local",
     "run --param top_k=0": "--param top_k: got 0, must be at least 1",
     "run --participation 0": "--participation: got 0.0, must be above 0 and at most 1",
     "run --participation 1.5": "--participation: got 1.5, must be above 0 and at most 1",
