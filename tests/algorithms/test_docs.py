@@ -38,8 +38,9 @@ def test_the_command_on_the_page_is_valid(name):
 
 def test_the_index_links_every_page():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
-    for name in (*ALGORITHMS, "own"):
-        assert f"({name}.md)" in index
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md\) \| .+ \| (.+) \| (.+) \|$", index, flags=re.MULTILINE)
+    assert rows == [(name, name, kind.traffic, kind.cost) for name, kind in ALGORITHMS.items()]
+    assert "(own.md)" in index
 
 
 def test_the_example_of_an_own_algorithm_runs(capsys):

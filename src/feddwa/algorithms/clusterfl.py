@@ -39,6 +39,8 @@ class ClusterFL(Algorithm):
 
     title = "ClusterFL"
     summary = "clusters that split where updates disagree"
+    traffic = "1 + 1"
+    cost = "1"
 
     eps1: float = 0.4  # split only below this norm of the mean update; 0 = never
     eps2: float = 1.6  # ... and above this largest norm of an update

@@ -36,6 +36,8 @@ class FedAMP(Algorithm):
 
     title = "FedAMP"
     summary = "attention between similar clients' models"
+    traffic = "1 + 1"
+    cost = "1"
 
     alpha: float = 1.0  # step of the server on the attention
     sigma: float = 1.0  # squared distance over which attention fades

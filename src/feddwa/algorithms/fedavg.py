@@ -20,6 +20,8 @@ class FedAvg(Algorithm):
 
     title = "FedAvg"
     summary = "one global model, the average by data size"
+    traffic = "1 + 1"
+    cost = "1"
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The global model, without a client axis."""

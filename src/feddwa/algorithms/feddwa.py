@@ -33,6 +33,8 @@ class FedDWA(Algorithm):
 
     title = "FedDWA"
     summary = "inverse-square distances from guidance to local models, top-K"
+    traffic = "1 + 2"
+    cost = "2"
 
     top_k: int = 5  # K: partners kept per client, itself included
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"

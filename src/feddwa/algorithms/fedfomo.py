@@ -41,6 +41,8 @@ class FedFomo(Algorithm):
 
     title = "FedFomo"
     summary = "each client weighs others' models by their validation loss"
+    traffic = "5 + 1"
+    cost = "0.8, and 7 x 0.2 forward"
     validation = 0.2
 
     models: int = 5  # M: models fetched a round

@@ -42,6 +42,8 @@ class L2C(Algorithm):
 
     title = "L2C"
     summary = "mixing weights learned on validation data"
+    traffic = "N + 1"
+    cost = "1"
     validation = 0.2
     updates = ("updates",)
 

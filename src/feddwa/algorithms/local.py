@@ -18,6 +18,8 @@ class Local(Algorithm):
 
     title = "Local"
     summary = "every client trains alone"
+    traffic = "0 + 0"
+    cost = "1"
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The model lives with its client."""

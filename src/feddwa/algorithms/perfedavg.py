@@ -67,6 +67,7 @@ class PerFedAvg(FedAvg):
 
     title = "per-FedAvg"
     summary = "a global start that adapts well (MAML)"
+    cost = "2, and 1 to evaluate"
 
     variant: Literal["fo", "hf"] = "fo"
     inner_lr: float | None = None  # a; none = the run's rate

@@ -56,6 +56,7 @@ class PFedMe(FedAvg):
 
     title = "pFedMe"
     summary = "personalised models tied to the global one (Moreau envelopes)"
+    cost = "5"
 
     lam: float = 1.0  # lambda: how short the leash is
     inner_steps: int = 5  # K
