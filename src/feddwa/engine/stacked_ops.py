@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 aten = torch.ops.aten
 Pair = tuple[int, int]
+Geometry = tuple[Pair, Pair, Pair]  # stride, padding, dilation
+Wanted = tuple[bool, bool]  # gradients wanted: of the input, of the kernel
 
 
 def conv2d(
@@ -30,7 +32,7 @@ def conv2d(
     """`torch.conv2d`, with rules of our own where there is one kernel per client."""
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    out: Tensor = _Conv.apply(x, weight, _pair(stride), _pair(padding), _pair(dilation))
+    out: Tensor = _Conv.apply(x, weight, (_pair(stride), _pair(padding), _pair(dilation)))[0]
     return out if bias is None else out + bias.reshape(-1, 1, 1)
 
 
@@ -76,35 +78,35 @@ def _batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
 
 
 class _Conv(torch.autograd.Function):
-    """Convolution without bias."""
+    """Convolution without bias; the second output holds the patches, where they were gathered, for the way back."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-        return torch.conv2d(x, weight, None, stride, padding, dilation)
+    def forward(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        return torch.conv2d(x, weight, None, *geometry), x.new_empty(0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        x, weight, *ctx.geometry = inputs
-        ctx.save_for_backward(x, weight)
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, ctx.geometry = inputs
+        ctx.save_for_backward(x, weight, output[1])
+        ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
         wanted = tuple(ctx.needs_input_grad[:2])
-        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, *ctx.geometry, wanted), None, None, None
+        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, ctx.geometry, wanted), None
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
-    ) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Any:
         m = info.batch_size
         weight = _batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
         if by_patches(x):
-            patches = _patches(_batched(x, in_dims[0], m), weight, stride, padding, dilation)
-            out = weight.flatten(2).unsqueeze(1) @ patches.flatten(2, 4).flatten(3)  # (m, B, O, L)
-            return out.unflatten(3, patches.shape[5:]), 0
+            patches = _patches(_batched(x, in_dims[0], m), weight, geometry)
+            columns = patches.flatten(2, 4).flatten(3)  # (m, B, C kh kw, L)
+            out = weight.flatten(2).unsqueeze(1) @ columns  # (m, B, O, L)
+            return (out.unflatten(3, patches.shape[5:]), columns), (0, 0)
         merged = into_channels(_batched(x, in_dims[0], m, 1), 1)
-        out = torch.conv2d(merged, weight.flatten(0, 1), None, stride, padding, dilation, groups=m)
-        return out.unflatten(1, (m, -1)), 1
+        out = torch.conv2d(merged, weight.flatten(0, 1), None, *geometry, groups=m)
+        return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
 
 class _ConvBackward(torch.autograd.Function):
@@ -112,15 +114,9 @@ class _ConvBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        stride: Pair,
-        padding: Pair,
-        dilation: Pair,
-        wanted: tuple[bool, bool],
+        gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
     ) -> Any:
-        return _backward(gradient, x, weight, (stride, padding, dilation), 1, wanted)
+        return _backward(gradient, x, weight, geometry, 1, wanted)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -137,19 +133,18 @@ class _ConvBackward(torch.autograd.Function):
         gradient: Tensor,
         x: Tensor,
         weight: Tensor,
-        stride: Pair,
-        padding: Pair,
-        dilation: Pair,
-        wanted: tuple[bool, bool],
+        patches: Tensor,
+        geometry: Geometry,
+        wanted: Wanted,
     ) -> Any:
         m = info.batch_size
         weight = _batched(weight, in_dims[2], m)
         if by_patches(x):
             gradient, x = _batched(gradient, in_dims[0], m), _batched(x, in_dims[1], m)
-            return _patch_gradients(gradient, x, weight, stride, padding, dilation, wanted), (0, 0)
+            return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0)
         gradient = into_channels(_batched(gradient, in_dims[0], m, 1), 1)
         x = into_channels(_batched(x, in_dims[1], m, 1), 1)
-        to_x, to_weight = _backward(gradient, x, weight.flatten(0, 1), (stride, padding, dilation), m, wanted)
+        to_x, to_weight = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
         return (
             None if to_x is None else to_x.unflatten(1, (m, -1)),
             None if to_weight is None else to_weight.unflatten(0, (m, -1)),
@@ -157,23 +152,16 @@ class _ConvBackward(torch.autograd.Function):
 
 
 def _backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    geometry: tuple[Pair, Pair, Pair],
-    groups: int,
-    wanted: tuple[bool, bool],
+    gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, groups: int, wanted: Wanted
 ) -> tuple[Tensor | None, Tensor | None]:
-    stride, padding, dilation = geometry
     mask = [*wanted, False]
-    to_x, to_weight, _ = aten.convolution_backward(
-        gradient, x, weight, None, stride, padding, dilation, False, [0, 0], groups, mask
-    )
+    to_x, to_weight, _ = aten.convolution_backward(gradient, x, weight, None, *geometry, False, [0, 0], groups, mask)
     return to_x if wanted[0] else None, to_weight if wanted[1] else None
 
 
-def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def _patches(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Every patch that the kernel sees, as a view (m, B, C, kh, kw, H', W') of the padded x (m, B, C, H, W)."""
+    stride, padding, dilation = geometry
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
     for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
         reach = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
@@ -182,29 +170,23 @@ def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: P
 
 
 def _patch_gradients(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    wanted: tuple[bool, bool],
+    gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Both gradients by batched matrix products over patches; all stacked, (m, B, ...)."""
+    """Both gradients by batched matrix products over patches (m, B, C kh kw, L); all stacked, (m, B, ...)."""
     columns = gradient.flatten(3)  # (m, B, O, L)
     to_x = to_weight = None
     if wanted[1]:
-        patches = _patches(x, weight, stride, padding, dilation).flatten(2, 4).flatten(3)  # (m, B, C kh kw, L)
         to_weight = (columns @ patches.transpose(2, 3)).sum(1).reshape(weight.shape)
     if wanted[0]:
         spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ columns  # (m, B, C kh kw, L)
         spread = spread.unflatten(2, weight.shape[2:]).unflatten(5, gradient.shape[3:])  # (m, B, C, kh, kw, H', W')
-        to_x = _fold(spread, x, stride, padding, dilation)
+        to_x = _fold(spread, x, geometry)
     return to_x, to_weight
 
 
-def _fold(spread: Tensor, x: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def _fold(spread: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
     """Add what belongs to each place of a patch to where it came from: the reverse of `_patches`."""
+    stride, padding, dilation = geometry
     kernel, out = spread.shape[3:5], spread.shape[5:]
     height, width = x.shape[3] + 2 * padding[0], x.shape[4] + 2 * padding[1]
     total = spread.new_zeros(*x.shape[:3], height, width)
