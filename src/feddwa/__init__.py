@@ -2,13 +2,10 @@
 
 import os
 
-# Before torch is loaded: its threads wait by spinning, so that on two cores of which one has other work to do the demo
-# takes 52 s. Sleeping they take 2.8 s there, and on idle cores the same as before.
+# Both are read once, when torch is loaded and when it first allocates. Threads that spin while they wait make the demo
+# take 52 s instead of 2.8 s on two cores of which one has other work to do. Huge pages: see engine/memory.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-import os
-
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it once, at its first allocation: see engine/memory.py
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from feddwa import mixing
 from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local

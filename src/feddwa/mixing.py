@@ -37,14 +37,10 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     size = sum(value[0].numel() for value in rows_a.values())
     cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(rows_a.values())).device)
     norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
-    for x, y in _chunks(rows_a, rows_b):
-        origin = y[:1].clone()
-        x, y = x - origin, y - origin  # (m, c), (n, c)
-        if size < LARGE:
-            x, y = x.double(), y.double()
+    for x, y in _centred_chunks(rows_a, rows_b, torch.float64 if size < LARGE else torch.float32):
         cross += _products(x, y)
-        norm_a += x.square().sum(1, dtype=torch.float64)
-        norm_b += y.square().sum(1, dtype=torch.float64)
+        norm_a += _squared_norms(x)
+        norm_b += _squared_norms(y)
     scale = norm_a.unsqueeze(1) + norm_b
     distances = scale - 2 * cross
     for i, j in (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero().tolist():
@@ -55,10 +51,21 @@ def squared_distances(a: Models, b: Models) -> Tensor:
 def _products(x: Tensor, y: Tensor) -> Tensor:
     """x @ y.T for x (m, c) and y (n, c), in blocks of columns that are summed in float64."""
     block = min(BLOCK[x.device.type], x.shape[1])
-    if x.shape[1] % block:
-        x, y = (F.pad(value, (0, -value.shape[1] % block)) for value in (x, y))
-    x, y = (value.unflatten(1, (-1, block)).transpose(0, 1) for value in (x, y))  # (blocks, m, block)
+    x, y = (_blocks(value, block).transpose(0, 1) for value in (x, y))  # (blocks, m, block)
     return torch.bmm(x, y.transpose(1, 2)).sum(0, dtype=torch.float64)
+
+
+def _squared_norms(x: Tensor) -> Tensor:
+    """||x_i||^2 for x (m, c), in blocks like the products but shorter: half the time of a sum in float64."""
+    norms: Tensor = torch.linalg.vector_norm(_blocks(x, min(512, x.shape[1])), dim=2)  # (m, blocks)
+    return norms.double().square().sum(1)
+
+
+def _blocks(x: Tensor, width: int) -> Tensor:
+    """(m, c) -> (m, blocks, width), the last block filled up with zeros."""
+    rest = -x.shape[1] % width
+    filled: Tensor = F.pad(x, (0, rest)) if rest else x
+    return filled.reshape(len(x), -1, width)
 
 
 def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
@@ -119,13 +126,23 @@ def _check_alike(a: Rows, b: Rows) -> None:
         raise InputError(f"models: the two stacks must have the same names and shapes, got {shapes[0]} and {shapes[1]}")
 
 
-def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both stacks in matching pieces (m, c) and (n, c), at least float32."""
+def _centred_chunks(a: Rows, b: Rows, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both stacks relative to b_0, in matching pieces (m, c) and (n, c) of at least the precision `kind`.
+
+    The pieces are written into the same two buffers: fresh memory for each would cost more than the arithmetic.
+    """
+    first = next(iter(a.values()))
+    width, kind = WIDTH[first.device.type], torch.promote_types(kind, first.dtype)
+    buffers = [first.new_empty(_length(rows), width, dtype=kind) for rows in (a, b)]
     for name, value in a.items():
         x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
-        width = WIDTH[value.device.type]
-        for u, v in zip(x.split(width, dim=1), y.split(width, dim=1), strict=True):
-            yield _at_least_float32(u), _at_least_float32(v)
+        for pieces in zip(x.split(width, dim=1), y.split(width, dim=1), strict=True):
+            origin = _at_least_float32(pieces[1][:1])
+            u, v = (
+                torch.sub(piece, origin, out=buffer[:, : piece.shape[1]])
+                for piece, buffer in zip(pieces, buffers, strict=True)
+            )
+            yield u, v
 
 
 def _at_least_float32(value: Tensor) -> Tensor:
