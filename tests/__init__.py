@@ -1,5 +1,3 @@
-"""The tests. As `import feddwa` does: threads that wait shall sleep, and torch must not be loaded before it is said."""
+"""The tests. Imported first, so that what the package asks of torch is set before a test loads torch."""
 
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import feddwa  # noqa: F401

@@ -2,9 +2,9 @@
 
 import os
 
-# Both are read once, when torch is loaded and when it first allocates. Threads that spin while they wait make the demo
-# take 52 s instead of 2.8 s on two cores of which one has other work to do. Huge pages: see engine/memory.py.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Both are read once, when torch is loaded and when it first allocates. How long a thread spins before it sleeps: on two
+# cores of which one has other work to do, torch's default made the demo 15 times slower. Huge pages: engine/memory.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from feddwa import mixing

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 aten = torch.ops.aten
 Pair = tuple[int, int]
 Geometry = tuple[Pair, Pair, Pair]  # stride, padding, dilation
-Wanted = tuple[bool, bool]  # gradients wanted: of the input, of the kernel
+Wanted = tuple[bool, bool, bool]  # gradients wanted: of the input, of the kernel, of the bias
 
 
 def conv2d(
@@ -32,8 +32,9 @@ def conv2d(
     """`torch.conv2d`, with rules of our own where there is one kernel per client."""
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    out: Tensor = _Conv.apply(x, weight, (_pair(stride), _pair(padding), _pair(dilation)))[0]
-    return out if bias is None else out + bias.reshape(-1, 1, 1)
+    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    out: Tensor = _Conv.apply(x, weight, bias, (_pair(stride), _pair(padding), _pair(dilation)))[0]
+    return out
 
 
 def max_pool2d(
@@ -78,39 +79,40 @@ def _batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
 
 
 class _Conv(torch.autograd.Function):
-    """Convolution without bias; the second output holds the patches, where they were gathered, for the way back."""
+    """Convolution; the second output holds the patches, where they were gathered, for the way back."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-        return torch.conv2d(x, weight, None, *geometry), x.new_empty(0)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        return torch.conv2d(x, weight, bias, *geometry), x.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, ctx.geometry = inputs
+        x, weight, _, ctx.geometry = inputs
         ctx.save_for_backward(x, weight, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
-        wanted = tuple(ctx.needs_input_grad[:2])
+        wanted = tuple(ctx.needs_input_grad[:3])
         return *_ConvBackward.apply(gradient, *ctx.saved_tensors, ctx.geometry, wanted), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Any:
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Any:
         m = info.batch_size
         weight = _batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
+        bias = _batched(bias, in_dims[2], m)  # (m, O)
         if by_patches(x):
             patches = _patches(_batched(x, in_dims[0], m), weight, geometry)
             columns = patches.flatten(2, 4).flatten(3)  # (m, B, C kh kw, L)
-            out = weight.flatten(2).unsqueeze(1) @ columns  # (m, B, O, L)
+            out = weight.flatten(2).unsqueeze(1) @ columns + bias.reshape(m, 1, -1, 1)  # (m, B, O, L)
             return (out.unflatten(3, patches.shape[5:]), columns), (0, 0)
         merged = into_channels(_batched(x, in_dims[0], m, 1), 1)
-        out = torch.conv2d(merged, weight.flatten(0, 1), None, *geometry, groups=m)
+        out = torch.conv2d(merged, weight.flatten(0, 1), bias.flatten(), *geometry, groups=m)
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
 
 class _ConvBackward(torch.autograd.Function):
-    """Gradients of a convolution with respect to its input and its kernel."""
+    """Gradients of a convolution with respect to its input, its kernel and its bias."""
 
     @staticmethod
     def forward(
@@ -141,22 +143,25 @@ class _ConvBackward(torch.autograd.Function):
         weight = _batched(weight, in_dims[2], m)
         if by_patches(x):
             gradient, x = _batched(gradient, in_dims[0], m), _batched(x, in_dims[1], m)
-            return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0)
+            return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0, 0)
         gradient = into_channels(_batched(gradient, in_dims[0], m, 1), 1)
         x = into_channels(_batched(x, in_dims[1], m, 1), 1)
-        to_x, to_weight = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
-        return (
-            None if to_x is None else to_x.unflatten(1, (m, -1)),
-            None if to_weight is None else to_weight.unflatten(0, (m, -1)),
-        ), (None if to_x is None else 1, None if to_weight is None else 0)
+        found = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
+        places = (1, 0, 0)  # of the client axis: inside the channels, or in front of the output channels
+        split = tuple(
+            None if value is None else value.unflatten(place, (m, -1))
+            for value, place in zip(found, places, strict=True)
+        )
+        return split, tuple(None if value is None else place for value, place in zip(found, places, strict=True))
 
 
 def _backward(
     gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, groups: int, wanted: Wanted
-) -> tuple[Tensor | None, Tensor | None]:
-    mask = [*wanted, False]
-    to_x, to_weight, _ = aten.convolution_backward(gradient, x, weight, None, *geometry, False, [0, 0], groups, mask)
-    return to_x if wanted[0] else None, to_weight if wanted[1] else None
+) -> tuple[Tensor | None, ...]:
+    found = aten.convolution_backward(
+        gradient, x, weight, [len(weight)], *geometry, False, [0, 0], groups, list(wanted)
+    )
+    return tuple(value if use else None for value, use in zip(found, wanted, strict=True))
 
 
 def _patches(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -171,17 +176,19 @@ def _patches(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 def _patch_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
-) -> tuple[Tensor | None, Tensor | None]:
-    """Both gradients by batched matrix products over patches (m, B, C kh kw, L); all stacked, (m, B, ...)."""
+) -> tuple[Tensor | None, ...]:
+    """The gradients by batched matrix products over patches (m, B, C kh kw, L); all stacked, (m, B, ...)."""
     columns = gradient.flatten(3)  # (m, B, O, L)
-    to_x = to_weight = None
+    to_x = to_weight = to_bias = None
     if wanted[1]:
         to_weight = (columns @ patches.transpose(2, 3)).sum(1).reshape(weight.shape)
     if wanted[0]:
         spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ columns  # (m, B, C kh kw, L)
         spread = spread.unflatten(2, weight.shape[2:]).unflatten(5, gradient.shape[3:])  # (m, B, C, kh, kw, H', W')
         to_x = _fold(spread, x, geometry)
-    return to_x, to_weight
+    if wanted[2]:
+        to_bias = columns.sum((1, 3))
+    return to_x, to_weight, to_bias
 
 
 def _fold(spread: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
