@@ -24,8 +24,7 @@ def keep_freed_pages() -> None:
     """Ask glibc to serve large blocks from the heap and to keep them when freed; elsewhere do nothing.
 
     By default every large tensor is mapped, faulted in page by page and unmapped again at each step, which costs more
-    than the arithmetic on it: the weight gradients of 20 CIFAR CNNs, 94 MB, took 45 ms by default and 5 ms with pages
-    kept and huge (the package asks torch for huge pages when it is imported; see `feddwa/__init__.py`).
+    than the arithmetic on it. (The package asks torch for huge pages, too, when it is imported: `feddwa/__init__.py`.)
     """
     if sys.platform != "linux":
         return
