@@ -93,11 +93,6 @@ class Trainer:
     def __post_init__(self) -> None:
         self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
 
-    @property
-    def sizes(self) -> Tensor:
-        """(m,) training samples of each client."""
-        return self.engine.data.splits["train"].sizes[self.ids]
-
     def sgd(
         self,
         model: Rows,
