@@ -8,6 +8,7 @@ import pytest
 
 from feddwa import cli, models
 from feddwa.algorithms import ALGORITHMS
+from feddwa.cli import options, train
 from feddwa.config import RunConfig
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
@@ -48,15 +49,12 @@ def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("command", commands(README) + commands(ARCHITECTURE))
 def test_the_commands_are_understood(command, monkeypatch):
     name, *arguments = shlex.split(command)[1:]
-    kinds = {
-        "run": RunConfig, "compare": cli.CompareConfig, "partition": cli.PartitionConfig, "list": cli.ListConfig,
-    }  # fmt: skip
-    monkeypatch.setattr(cli, "from_toml", lambda _, kind: kind())
-    config = cli._parse(name, kinds[name], arguments)
+    monkeypatch.setattr(options, "from_toml", lambda _, kind: kind())
+    config = options.parse(name, cli.COMMANDS[name].options, arguments)
     if name == "run":
         config.resolved()
     if name == "compare":
-        assert all(each.resolved() for each in cli._split(config, Path("out")).values())
+        assert all(each.resolved() for each in train._split(config, Path("out")).values())
 
 
 def test_the_readme_names_every_option_and_every_name():

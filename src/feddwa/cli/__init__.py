@@ -1,0 +1,76 @@
+"""The command line. Exit status 0 = ok, 1 = failed, 2 = bad input, 130 = stopped by Ctrl-C."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from feddwa import __version__
+from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
+from feddwa.cli.options import parse
+from feddwa.cli.train import CompareConfig, compare_command, run_command
+from feddwa.config import RunConfig
+from feddwa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its options (a dataclass), what it does with them, and what the overview says of it."""
+
+    options: type
+    function: Callable[[Any], int]  # options -> exit status
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "run": Command(RunConfig, run_command, "train one algorithm", "--algorithm feddwa --rounds 20"),
+    "compare": Command(
+        CompareConfig, compare_command, "train several, side by side", "--algorithms feddwa local fedavg"
+    ),
+    "partition": Command(
+        PartitionConfig, partition_command, "see who has which data", "--partition groups --clients 20 --out p.png"
+    ),
+    "list": Command(ListConfig, list_command, "what there is", "algorithms"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point of the `feddwa` command."""
+    name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage(), end="")
+        return 0
+    if name == "--version":
+        print(f"feddwa {__version__}")
+        return 0
+    try:
+        command = COMMANDS.get(name)
+        if command is None:
+            raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
+        return command.function(parse(name, command.options, arguments))
+    except InputError as error:
+        print(f"feddwa: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("feddwa: stopped", file=sys.stderr)
+        return 130
+    except (OSError, RuntimeError) as error:  # a full disk, a GPU out of memory: no fault of the request
+        print(f"feddwa: failed: {error}", file=sys.stderr)
+        return 1
+
+
+def usage() -> str:
+    """The overview of all commands."""
+    lines = [
+        f"  {name:<9}  {command.summary:<28}  feddwa {name} {command.example}" for name, command in COMMANDS.items()
+    ]
+    return "\n".join(
+        [
+            "usage: feddwa COMMAND [OPTIONS]\n",
+            "Personalised federated learning: one model per client, trained together.\n",
+            *lines,
+            "\nfeddwa COMMAND --help lists a command's options; feddwa --version tells the version.",
+            "",
+        ]
+    )

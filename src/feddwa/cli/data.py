@@ -1,0 +1,80 @@
+"""Commands that show what there is: `feddwa partition`, `list`."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from feddwa import models
+from feddwa.algorithms import ALGORITHMS
+from feddwa.config import RunConfig
+from feddwa.data.partition import PARTITIONS
+from feddwa.data.sources import DATASETS
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Draw who has which data, and say how different the clients are."""
+
+    dataset: str = "digits"
+    """Name from `feddwa list datasets`, or the path of own data."""
+    data_dir: str | None = None
+    """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
+    partition: str = "rotations"
+    """Name from `feddwa list partitions`."""
+    clients: int | None = None
+    """Number of clients, N; default: 20, or with partition natural the data's owners."""
+    seed: int = 0
+    """The same seed as in `feddwa run` gives the same partition."""
+    param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """KEY=VALUE, a hyper-parameter of the partition. Repeatable."""
+    out: str | None = None
+    """Picture to write (.png, .svg or .pdf)."""
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    """List the names that options take."""
+
+    what: tyro.conf.Positional[Literal["algorithms", "datasets", "models", "partitions"]]
+    """What to list."""
+    json: bool = False
+    """As JSON: name -> description."""
+
+
+def partition_command(config: PartitionConfig) -> int:
+    """`feddwa partition`."""
+    from feddwa.data import describe
+    from feddwa.experiment import load_task
+
+    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "out"}
+    task = load_task(RunConfig(algorithm="local", **shared).resolved())
+    description = describe.describe(task.dataset, task.partition)
+    console = Console()
+    console.print(describe.table(description))
+    for name, value in description.summary().items():
+        console.print(f"{name.replace('_', ' ')}: {value:,.4g}", highlight=False)
+    if config.out:
+        describe.draw(description, config.out, f"{config.dataset}, {config.partition}, {task.clients} clients")
+        console.print(f"wrote {config.out}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def list_command(config: ListConfig) -> int:
+    """`feddwa list`."""
+    tables = {
+        "algorithms": {name: f"{kind.title}: {kind.summary}" for name, kind in ALGORITHMS.items()},
+        "datasets": DATASETS,
+        "models": {name: f"takes {model.takes}" for name, model in models.MODELS.items()},
+        "partitions": {name: (kind.__doc__ or "").splitlines()[0] for name, kind in PARTITIONS.items()},
+    }
+    table = tables[config.what]
+    if config.json:
+        print(json.dumps(table, indent=2))
+    else:
+        width = max(map(len, table))
+        print("\n".join(f"{name:<{width}}  {text}" for name, text in table.items()))
+    return 0

@@ -1,0 +1,72 @@
+"""Options from the command line and a TOML file, and one clear line where they are wrong."""
+
+import contextlib
+import io
+import itertools
+import re
+from typing import Any, TypeVar
+
+import tyro
+
+from feddwa.config import from_toml
+from feddwa.errors import InputError
+from feddwa.params import fields_of, in_words
+
+Options = TypeVar("Options")
+
+
+def parse(command: str, kind: type[Options], arguments: list[str]) -> Options:
+    """Options from the command line over those from --config FILE.toml over the defaults."""
+    settings: dict[str, Any] = {}
+    if "dataset" in fields_of(kind):  # a command about a run
+        file, arguments = _config_file(arguments)
+        settings["default"] = kind() if file is None else from_toml(file, kind)
+        settings["description"] = (
+            f"{kind.__doc__}\n\n--config FILE.toml sets options by name; those given here prevail."
+        )
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **settings)  # type: ignore[no-any-return]
+    except SystemExit:
+        if not errors.getvalue():
+            raise  # --help
+        complaint = _complaint(errors.getvalue(), kind, arguments)
+        raise InputError(f"{complaint}; see feddwa {command} --help") from None
+
+
+def _config_file(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of --config, and the other arguments."""
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--config":
+            rest = arguments[place + 1 :]
+            if not equals and (not rest or rest[0].startswith("--")):
+                raise InputError("--config: no value, must be the path of a TOML file")
+            return (value, arguments[:place] + rest) if equals else (rest[0], arguments[:place] + rest[1:])
+    return None, arguments
+
+
+def _complaint(box: str, kind: type, arguments: list[str]) -> str:
+    """What a framed error of the option parser says, in one line, with what would be valid."""
+    options = {f"--{field.replace('_', '-')}": type_ for field, (type_, _) in fields_of(kind).items()}
+    lines = [line.strip("│╭╮╰╯─- ") for line in box.splitlines()]
+    text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines[1:])))
+    about = re.match(
+        r"Error parsing (--[\w-]+)|Missing value for argument '(--[\w-]+)|Unrecognized options: ([^ ,]+)", text
+    )
+    if about is None:
+        return text
+    wrong, lacking, foreign = about.groups()
+    if foreign:
+        valid = [option for option in options if option not in (foreign, "--what")]  # compare has no --algorithm
+        return f"{foreign}: unknown option; valid: {', '.join(valid)}"
+    if lacking:
+        return f"{lacking}: no value, must be {in_words(options[lacking])}"
+    return f"{wrong}: got {_value(wrong, arguments)!r}, must be {in_words(options[wrong])}"
+
+
+def _value(option: str, arguments: list[str]) -> str:
+    """What was given for an option, in either spelling: --rounds 3 or --rounds=3."""
+    following = [new for old, new in itertools.pairwise(arguments) if old == option]
+    return (following + [each.partition("=")[2] for each in arguments if each.startswith(f"{option}=")])[-1]

@@ -1,0 +1,90 @@
+"""Commands that train: `feddwa run`, `compare`."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from feddwa.algorithms import ALGORITHMS
+from feddwa.config import RunConfig
+from feddwa.data.partition import PARTITIONS
+from feddwa.errors import InputError, require, unknown
+from feddwa.params import fields_of
+from feddwa.runs import check_free, default_path
+
+
+@dataclass(frozen=True)
+class CompareConfig(RunConfig):
+    """Several algorithms on the same data, from the same seed."""
+
+    algorithm: tyro.conf.Suppress[tyro.conf.Fixed[str]] = "feddwa"  # a run's config.toml may have it
+    algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
+    """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
+
+
+def run_command(config: RunConfig) -> int:
+    """`feddwa run`."""
+    from feddwa.experiment import run
+    from feddwa.report.progress import progress
+    from feddwa.report.tables import show_results, show_weights
+
+    config = config.resolved()
+    console = Console()
+    with progress(console, config.algorithm, config.rounds or 0) as observe:
+        result = run(config, observe=observe)
+    show_results(console, {config.algorithm: result})
+    show_weights(console, {config.algorithm: result}, Path(result.path or "."))
+    return 0
+
+
+def compare_command(config: CompareConfig) -> int:
+    """`feddwa compare`."""
+    from feddwa.experiment import load_task, make_network, run_task
+    from feddwa.report.progress import progress
+    from feddwa.report.tables import show_results, show_weights
+
+    out = Path(config.out) if config.out else default_path("compare", config.dataset)
+    configs = {name: each.resolved() for name, each in _split(config, out).items()}
+    check_free(str(out))
+    first = next(iter(configs.values()))
+    task = load_task(first)
+    make_network(first, task.dataset)
+    console, results = Console(), {}
+    for name, each in configs.items():
+        with progress(console, name, each.rounds or 0) as observe:
+            results[name] = run_task(each, task, observe)
+    show_results(console, results)
+    show_weights(console, results, out)
+    return 0
+
+
+def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
+    """One configuration per algorithm; a --param goes to the algorithms that have it, one of the partition to all."""
+    require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
+    for name in config.algorithms:
+        if name not in ALGORITHMS:
+            raise unknown("--algorithms", name, ALGORITHMS)
+    if config.partition not in PARTITIONS:
+        raise unknown("--partition", config.partition, PARTITIONS)
+    keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}
+    shared = list(fields_of(PARTITIONS[config.partition]))
+    chosen: dict[str, list[str]] = {name: [] for name in config.algorithms}
+    for entry in config.param:
+        owner, _, key = entry.partition("=")[0].rpartition(".")
+        takers = [name for name in keys if owner in ("", name) and key in keys[name]]
+        if owner in ("", config.partition) and key in shared:
+            takers = list(keys)
+        if not takers:
+            valid = "; ".join(
+                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, config.partition: shared}.items()
+            )
+            raise InputError(f"--param {entry}: no such hyper-parameter; valid for {valid}")
+        for name in takers:
+            chosen[name].append(entry)
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
+    return {
+        name: RunConfig(**{**options, "algorithm": name, "out": str(out / name), "param": tuple(chosen[name])})
+        for name in config.algorithms
+    }
