@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 import feddwa
 from feddwa import runs
+from feddwa.data import describe
 from feddwa.errors import InputError
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
@@ -28,12 +29,23 @@ def lines(path):
 def test_everything_is_written():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     assert {file.name for file in Path("run").iterdir()} == {
-        "config.toml", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
+        "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
     }  # fmt: skip
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
     assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
     assert json.loads(Path("run/summary.json").read_text()) == result.summary
+
+
+@pytest.mark.parametrize("partition", ["rotations", "label-permutation", "iid"])
+def test_the_partition_is_written_and_reads_back(partition):
+    result = feddwa.run(out="run", algorithm="local", partition=partition, clients=6, rounds=1)
+    stored = describe.from_json(json.loads(Path("run/partition.json").read_text()))
+    assert stored.train_sizes.tolist() == [len(rows) for rows in result.partition.train]
+    assert stored.test_sizes.tolist() == [len(rows) for rows in result.partition.test]
+    for name in ("groups", "turns", "relabel"):
+        assert np.array_equal(getattr(stored, name), getattr(result.partition, name)), name
+    assert stored.class_names == tuple("0123456789")
 
 
 def test_the_summary_has_the_promised_fields():

@@ -18,6 +18,7 @@ from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
+from feddwa.data.describe import describe
 from feddwa.data.federated import federate
 from feddwa.data.files import first_line
 from feddwa.data.partition import Partition
@@ -70,7 +71,7 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
     engine = _engine(algorithm, module, task, device, _settings(config), config.seed, dtype)
     sequential = config.backend == "sequential"
     federation = Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
-    directory = runs.RunDirectory(config)
+    directory = runs.RunDirectory(config, describe(task.dataset, task.partition))
     names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
     result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
     return dataclasses.replace(result, path=str(directory.path))

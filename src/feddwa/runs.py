@@ -1,6 +1,7 @@
 """The run directory: written as the run goes, readable by people, enough to make the run again.
 
 config.toml           the resolved configuration: `feddwa run --config DIR/config.toml` makes the run again, elsewhere
+partition.json        who has how many samples of which class, and the true groups where there are any
 metrics.jsonl         a line a round (and a last one: the models that the run delivers)
 clients.jsonl         every client's accuracy, a line a round
 weights.safetensors   P of every round ("weights/0001") with its cohort ("cohort/0001")
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from feddwa.config import RunConfig, to_toml
+from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
 
@@ -31,10 +33,12 @@ WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to 
 class RunDirectory:
     """Writes one run."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, description: Description | None = None) -> None:
         self.path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
         claim(self.path)
         (self.path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+        if description is not None:
+            _replace(self.path / "partition.json", json.dumps(to_json(description)) + "\n")
         self._weights: dict[str, Tensor] = {}
         self._weights_written = time.monotonic()
 

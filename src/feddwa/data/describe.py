@@ -1,7 +1,9 @@
 """Who has what: counts, heterogeneity in numbers, a table and a picture."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -15,12 +17,30 @@ from feddwa.errors import InputError
 class Description:
     """Labels as the clients see them (relabelled where the partition relabels)."""
 
-    counts: np.ndarray  # (N, C) rows of each class, training and test together
-    train_sizes: np.ndarray  # (N,)
-    test_sizes: np.ndarray  # (N,)
+    train_counts: np.ndarray  # (N, C) training rows of each class
+    test_counts: np.ndarray  # (N, C)
     class_names: tuple[str, ...]
     groups: np.ndarray | None
     turns: np.ndarray | None
+    relabel: np.ndarray | None
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(N, C) rows of each class, training and test together."""
+        counts: np.ndarray = self.train_counts + self.test_counts
+        return counts
+
+    @property
+    def train_sizes(self) -> np.ndarray:
+        """(N,) training rows."""
+        sizes: np.ndarray = self.train_counts.sum(axis=1)
+        return sizes
+
+    @property
+    def test_sizes(self) -> np.ndarray:
+        """(N,) test rows."""
+        sizes: np.ndarray = self.test_counts.sum(axis=1)
+        return sizes
 
     @property
     def shares(self) -> np.ndarray:
@@ -63,19 +83,36 @@ def describe(dataset: Dataset, partition: Partition) -> Description:
     """Count who has what."""
     if not dataset.classes or dataset.y.ndim != 1:
         raise InputError(f"dataset {dataset.name} has no class labels to describe a partition by")
-    counts = np.zeros((len(partition.train), dataset.classes), dtype=np.int64)
-    for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):
-        labels = dataset.y[np.concatenate([train, test])]
-        seen = labels if partition.relabel is None else partition.relabel[i][labels]
-        counts[i] = np.bincount(seen, minlength=dataset.classes)
     return Description(
-        counts=counts,
-        train_sizes=np.array([len(rows) for rows in partition.train]),
-        test_sizes=np.array([len(rows) for rows in partition.test]),
+        train_counts=_counts(dataset, partition.train, partition.relabel),
+        test_counts=_counts(dataset, partition.test, partition.relabel),
         class_names=dataset.class_names or tuple(map(str, range(dataset.classes))),
         groups=partition.groups,
         turns=partition.turns,
+        relabel=partition.relabel,
     )
+
+
+def _counts(dataset: Dataset, rows: list[np.ndarray], relabel: np.ndarray | None) -> np.ndarray:
+    """(N, C) how many of each client's rows have each label."""
+    counts = np.zeros((len(rows), dataset.classes), dtype=np.int64)
+    for i, own in enumerate(rows):
+        labels = dataset.y[own]
+        counts[i] = np.bincount(labels if relabel is None else relabel[i][labels], minlength=dataset.classes)
+    return counts
+
+
+def to_json(description: Description) -> dict[str, Any]:
+    """Who has what, for partition.json in the run directory; `from_json` reads it."""
+    values = {field.name: getattr(description, field.name) for field in dataclasses.fields(description)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def from_json(values: dict[str, Any]) -> Description:
+    """The reverse of `to_json`."""
+    names = tuple(values["class_names"])
+    arrays = {name: None if value is None else np.array(value) for name, value in values.items()}
+    return Description(**{**arrays, "class_names": names})  # type: ignore[arg-type]
 
 
 def table(description: Description, most: int = 20) -> Table:
