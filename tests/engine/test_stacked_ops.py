@@ -1,10 +1,11 @@
-"""Convolution and pooling with one kernel per client against torch's own, one client at a time."""
+"""Convolution, pooling and BatchNorm with parameters per client against torch's own, one client at a time."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from feddwa.engine import stacked_ops
+from feddwa.engine import stacked_norm, stacked_ops
+from feddwa.engine.stacked_norm import batch_norm
 from feddwa.engine.stacked_ops import conv2d, max_pool2d
 
 GEOMETRIES = [
@@ -60,6 +61,30 @@ def test_pooling(window, patches, monkeypatch):
 
 
 @pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+def test_batch_norm(patches, monkeypatch):
+    monkeypatch.setattr(stacked_norm, "by_patches", lambda x: patches)
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64) * 3 + 1  # (m, B, C, H, W)
+    weight, bias, mean = (torch.randn(3, 5, dtype=torch.float64) for _ in range(3))
+    var = torch.rand(3, 5, dtype=torch.float64)
+
+    def one(function, x, weight, bias, *statistics):
+        def value(x, weight, bias):
+            new = [own.clone() for own in statistics]
+            return function(x, *new, weight, bias, True, 0.2, 1e-3).sin().sum(), new
+
+        gradients, new = torch.func.grad(value, argnums=(0, 1, 2), has_aux=True)(x, weight, bias)
+        return *gradients, *new
+
+    ours = torch.vmap(lambda *own: one(batch_norm, *own))(x, weight, bias, mean, var)
+    for client in range(3):
+        theirs = one(F.batch_norm, *(own[client] for own in (x, weight, bias, mean, var)))
+        for mine, yours in zip(ours, theirs, strict=True):
+            assert torch.allclose(mine[client], yours, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(ours[-1], var)
+
+
+@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
 def test_networks_reach_these_forms(patches, monkeypatch):
     """A torch that calls its operations by other names would silently lose the speed."""
     from torch import nn
@@ -68,16 +93,17 @@ def test_networks_reach_these_forms(patches, monkeypatch):
     from feddwa.engine.network import StackedFunctions
 
     seen = []
-    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: seen.append(x.ndim) or patches)
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2))
-    rows = {name: torch.stack([value, value]) for name, value in net.named_parameters()}
+    for home in (stacked_ops, stacked_norm):
+        monkeypatch.setattr(home, "by_patches", lambda x: seen.append(x.ndim) or patches)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.BatchNorm2d(3))
+    rows = {name: torch.stack([value, value]) for name, value in net.state_dict().items()}
 
     def forward(params, x):
         with StackedFunctions(keys.key(0, "x")):
             return torch.func.functional_call(net, params, (x,))
 
     torch.vmap(forward)(rows, torch.randn(2, 4, 2, 8, 8))
-    assert len(seen) == 2
+    assert len(seen) == 3
 
 
 def test_what_has_no_rule_of_its_own_is_torchs():

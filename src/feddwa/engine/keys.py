@@ -19,10 +19,14 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
+def _signed(number: int) -> int:
+    """The low 64 bits of a number, as a signed integer: what tensor arithmetic would have made of it."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key from a key and a number; both may be tensors, broadcast against each other."""
-    number = torch.full_like(key, data) if isinstance(data, int) else data
-    return _mix(key * 3 + (number + 1) * _GOLDEN)
+    return _mix(key * 3 + (_signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN))
 
 
 def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:

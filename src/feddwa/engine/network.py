@@ -17,12 +17,18 @@ from torch.overrides import TorchFunctionMode
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.rows import Row
-from feddwa.engine.stacked_ops import STACKED
+from feddwa.engine.stacked_norm import batch_norm
+from feddwa.engine.stacked_ops import conv2d, max_pool2d
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
 Objective = Callable[..., Tensor]
 Step = Callable[..., Mapping[str, Row]]
+
+
+STACKED: dict[Any, Callable[..., Any]] = {
+    torch.conv2d: conv2d, F.max_pool2d: max_pool2d, F.batch_norm: batch_norm,
+}  # fmt: skip
 
 
 class KeyedDropout(TorchFunctionMode):
@@ -58,7 +64,7 @@ class KeyedDropout(TorchFunctionMode):
 
 
 class StackedFunctions(KeyedDropout):
-    """Besides, convolution and pooling take the forms that stay fast when mapped over clients."""
+    """Besides, convolution, pooling and BatchNorm take the forms that stay fast when mapped over clients."""
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return STACKED.get(func) or func

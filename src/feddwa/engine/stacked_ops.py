@@ -3,11 +3,11 @@
 `vmap` of a convolution with a kernel per client is a grouped convolution, and what follows it copies the result into
 another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
 next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there we gather
-the patches and multiply by a batched matrix product. Both are ordinary `autograd.Function`s with a rule for `vmap`; for
-a single client they are torch's own operations.
+the patches and multiply, one matrix product per client: the channels stand before the batch in memory, (m, C, B, H, W),
+from one layer to the next, so that a client's whole batch is one matrix. Both are ordinary `autograd.Function`s with a
+rule for `vmap`; for a single client they are torch's own operations.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,9 +54,6 @@ def max_pool2d(
     return _MaxPool.apply(x, window)[0]
 
 
-STACKED: dict[Any, Callable[..., Any]] = {torch.conv2d: conv2d, F.max_pool2d: max_pool2d}
-
-
 def by_patches(x: Tensor) -> bool:
     """Whether a stacked convolution gathers patches (GPU) or merges clients into channels (CPU)."""
     return x.is_cuda
@@ -73,7 +70,7 @@ def into_channels(x: Tensor, dim: int) -> Tensor:
     return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
 
-def _batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
+def batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
     """The client axis moved to `at`, or made where all clients share x."""
     return x.unsqueeze(at).expand(*x.shape[:at], m, *x.shape[at:]) if dim is None else x.movedim(dim, at)
 
@@ -99,14 +96,14 @@ class _Conv(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Any:
         m = info.batch_size
-        weight = _batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
-        bias = _batched(bias, in_dims[2], m)  # (m, O)
+        weight = batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
+        bias = batched(bias, in_dims[2], m)  # (m, O)
         if by_patches(x):
-            patches = _patches(_batched(x, in_dims[0], m), weight, geometry)
-            columns = patches.flatten(2, 4).flatten(3)  # (m, B, C kh kw, L)
-            out = weight.flatten(2).unsqueeze(1) @ columns + bias.reshape(m, 1, -1, 1)  # (m, B, O, L)
-            return (out.unflatten(3, patches.shape[5:]), columns), (0, 0)
-        merged = into_channels(_batched(x, in_dims[0], m, 1), 1)
+            patches = _patches(batched(x, in_dims[0], m), weight, geometry)
+            columns = patches.flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
+            out = (weight.flatten(2) @ columns).add_(bias.unsqueeze(2))  # (m, O, B L)
+            return (out.unflatten(2, patches.shape[4:]).transpose(1, 2), columns), (0, 0)
+        merged = into_channels(batched(x, in_dims[0], m, 1), 1)
         out = torch.conv2d(merged, weight.flatten(0, 1), bias.flatten(), *geometry, groups=m)
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
@@ -140,12 +137,12 @@ class _ConvBackward(torch.autograd.Function):
         wanted: Wanted,
     ) -> Any:
         m = info.batch_size
-        weight = _batched(weight, in_dims[2], m)
+        weight = batched(weight, in_dims[2], m)
         if by_patches(x):
-            gradient, x = _batched(gradient, in_dims[0], m), _batched(x, in_dims[1], m)
+            gradient, x = batched(gradient, in_dims[0], m), batched(x, in_dims[1], m)
             return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0, 0)
-        gradient = into_channels(_batched(gradient, in_dims[0], m, 1), 1)
-        x = into_channels(_batched(x, in_dims[1], m, 1), 1)
+        gradient = into_channels(batched(gradient, in_dims[0], m, 1), 1)
+        x = into_channels(batched(x, in_dims[1], m, 1), 1)
         found = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
         places = (1, 0, 0)  # of the client axis: inside the channels, or in front of the output channels
         split = tuple(
@@ -165,45 +162,46 @@ def _backward(
 
 
 def _patches(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Every patch that the kernel sees, as a view (m, B, C, kh, kw, H', W') of the padded x (m, B, C, H, W)."""
+    """Every patch that the kernel sees, as a view (m, C, kh, kw, B, H', W') of the padded x (m, B, C, H, W)."""
     stride, padding, dilation = geometry
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
     for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
         reach = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
         x = x.unfold(3 + axis, reach, stride[axis])[..., :: dilation[axis]]
-    return x.permute(0, 1, 2, 5, 6, 3, 4)
+    return x.permute(0, 2, 5, 6, 1, 3, 4)
 
 
 def _patch_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
 ) -> tuple[Tensor | None, ...]:
-    """The gradients by batched matrix products over patches (m, B, C kh kw, L); all stacked, (m, B, ...)."""
-    columns = gradient.flatten(3)  # (m, B, O, L)
+    """The gradients (m, B, ...) by one matrix product per client over its patches (m, C kh kw, B L)."""
+    columns = gradient.transpose(1, 2).flatten(2)  # (m, O, B L)
     to_x = to_weight = to_bias = None
     if wanted[1]:
-        to_weight = (columns @ patches.transpose(2, 3)).sum(1).reshape(weight.shape)
+        to_weight = (columns @ patches.transpose(1, 2)).reshape(weight.shape)
     if wanted[0]:
-        spread = weight.flatten(2).transpose(1, 2).unsqueeze(1) @ columns  # (m, B, C kh kw, L)
-        spread = spread.unflatten(2, weight.shape[2:]).unflatten(5, gradient.shape[3:])  # (m, B, C, kh, kw, H', W')
+        spread = weight.flatten(2).transpose(1, 2) @ columns  # (m, C kh kw, B L)
+        spread = spread.unflatten(1, weight.shape[2:]).unflatten(4, (-1, *gradient.shape[3:]))
         to_x = _fold(spread, x, geometry)
     if wanted[2]:
-        to_bias = columns.sum((1, 3))
+        to_bias = columns.sum(2)
     return to_x, to_weight, to_bias
 
 
 def _fold(spread: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-    """Add what belongs to each place of a patch to where it came from: the reverse of `_patches`."""
+    """Add each place of the patches (m, C, kh, kw, B, H', W') to where it came from: the reverse of `_patches`."""
     stride, padding, dilation = geometry
-    kernel, out = spread.shape[3:5], spread.shape[5:]
+    m, channels, *kernel, batch, out_height, out_width = spread.shape
     height, width = x.shape[3] + 2 * padding[0], x.shape[4] + 2 * padding[1]
-    total = spread.new_zeros(*x.shape[:3], height, width)
+    total = spread.new_zeros(m, channels, batch, height, width)
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             top, left = i * dilation[0], j * dilation[1]
-            rows = slice(top, top + stride[0] * (out[0] - 1) + 1, stride[0])
-            columns = slice(left, left + stride[1] * (out[1] - 1) + 1, stride[1])
-            total[..., rows, columns] += spread[:, :, :, i, j]
-    return total[..., padding[0] : height - padding[0], padding[1] : width - padding[1]]
+            rows = slice(top, top + stride[0] * (out_height - 1) + 1, stride[0])
+            columns = slice(left, left + stride[1] * (out_width - 1) + 1, stride[1])
+            total[..., rows, columns].add_(spread[:, :, i, j])
+    total = total[..., padding[0] : height - padding[0], padding[1] : width - padding[1]]
+    return total.transpose(1, 2)  # (m, B, C, H, W)
 
 
 class _MaxPool(torch.autograd.Function):
@@ -227,9 +225,9 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
         if by_patches(x):
-            x = x.movedim(in_dims[0], 0)
+            x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
             pair = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)
-            return tuple(value.unflatten(0, x.shape[:2]) for value in pair), (0, 0)
+            return tuple(value.unflatten(0, x.shape[:2]).transpose(1, 2) for value in pair), (0, 0)
         out, places = aten.max_pool2d_with_indices(into_channels(x, in_dims[0]), *window)
         return (out.unflatten(1, (info.batch_size, -1)), places.unflatten(1, (info.batch_size, -1))), (1, 1)
 
@@ -252,13 +250,17 @@ class _MaxPoolBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
         if by_patches(x):
-            gradient, x, places = (v.movedim(dim, 0) for v, dim in zip((gradient, x, places), in_dims, strict=False))
+            gradient, x, places = (  # (m, C, B, H, W)
+                v.movedim(dim, 0).transpose(1, 2) for v, dim in zip((gradient, x, places), in_dims, strict=False)
+            )
             if window[0] == window[1] and window[3] == (1, 1):  # windows that do not overlap: one value a place
                 zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(3)
-                return zeros.scatter(3, places.flatten(3), gradient.flatten(3)).reshape(x.shape), 0
-            flat = (value.flatten(0, 1) for value in (gradient, x))
-            out = aten.max_pool2d_with_indices_backward(*flat, *window, places.flatten(0, 1))
-            return out.unflatten(0, x.shape[:2]), 0
+                out = zeros.scatter_(3, places.flatten(3), gradient.flatten(3)).reshape(x.shape)
+            else:
+                flat = (value.flatten(0, 1) for value in (gradient, x))
+                out = aten.max_pool2d_with_indices_backward(*flat, *window, places.flatten(0, 1))
+                out = out.unflatten(0, x.shape[:2])
+            return out.transpose(1, 2), 0
         gradient, x, places = (
             into_channels(value, dim) for value, dim in zip((gradient, x, places), in_dims, strict=False)
         )

@@ -1,0 +1,128 @@
+"""Batch normalisation mapped over clients: every client's channel is a channel of one large batch normalisation.
+
+torch's own rule for `vmap` normalises without scale and shift and leaves those, and their gradients, to a dozen passes
+over the activations. With the clients' scales and shifts merged as the channels are, torch's kernels do it in one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from feddwa.engine.stacked_ops import batched, by_patches, into_channels
+
+aten = torch.ops.aten
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`F.batch_norm`, with a rule of our own for training on images; the running statistics move on in place."""
+    complete = running_mean is not None and running_var is not None and weight is not None and bias is not None
+    if not (complete and training and x.ndim == 4 and x[:, 0].numel() > 1):
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    out, mean, var, *_ = _BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+    running_mean.copy_(mean)  # type: ignore[union-attr]  # `complete` says that they are there
+    running_var.copy_(var)  # type: ignore[union-attr]
+    return out  # type: ignore[no-any-return]
+
+
+class _BatchNorm(torch.autograd.Function):
+    """Outputs, the new running statistics, and the batch's own mean and inverse deviation for the way back."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float
+    ) -> tuple[Tensor, ...]:
+        mean, var = mean.clone(), var.clone()
+        out, *own = aten.native_batch_norm(x, weight, bias, mean, var, True, momentum, eps)
+        return out, mean, var, *own
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, *_, ctx.eps = inputs
+        ctx.save_for_backward(x, weight, *output[3:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        return *_BatchNormBackward.apply(gradient, *ctx.saved_tensors, ctx.eps), None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        m = info.batch_size
+        merged, split, place = _merge(x, in_dims[0], m)
+        channels = (batched(own, dim, m).flatten() for own, dim in zip((weight, bias), in_dims[1:3], strict=True))
+        mean, var = (batched(own, dim, m).flatten().clone() for own, dim in zip((mean, var), in_dims[3:5], strict=True))
+        out, *own = aten.native_batch_norm(merged, *channels, mean, var, True, momentum, eps)
+        return (split(out), *(value.unflatten(0, (m, -1)) for value in (mean, var, *own))), (place, 0, 0, 0, 0)
+
+
+class _BatchNormBackward(torch.autograd.Function):
+    """Gradients with respect to the input, the scale and the shift."""
+
+    @staticmethod
+    def forward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, deviation: Tensor, eps: float) -> Any:
+        return _backward(gradient, x, weight, mean, deviation, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise RuntimeError("second derivatives through BatchNorm are not available; use finite differences")
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        mean: Tensor,
+        deviation: Tensor,
+        eps: float,
+    ) -> Any:
+        m = info.batch_size
+        outer, _, _ = _merge(gradient, in_dims[0], m)
+        inner, split, place = _merge(x, in_dims[1], m)
+        weight, mean, deviation = (
+            batched(own, dim, m).flatten() for own, dim in zip((weight, mean, deviation), in_dims[2:5], strict=True)
+        )
+        to_x, to_weight, to_bias = _backward(outer, inner, weight, mean, deviation, eps)
+        return (split(to_x), to_weight.unflatten(0, (m, -1)), to_bias.unflatten(0, (m, -1))), (place, 0, 0)
+
+
+def _backward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, deviation: Tensor, eps: float) -> Any:
+    return aten.native_batch_norm_backward(
+        gradient, x, weight, None, None, mean, deviation, True, eps, [True, True, True]
+    )
+
+
+def _merge(x: Tensor, dim: int | None, m: int) -> Any:
+    """x with all clients' channels as one channel axis; how to undo that; and where the client axis is then."""
+    if by_patches(x):
+        planes = batched(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_ops leaves it in memory
+        _, channels, batch, height, width = planes.shape
+        merged = planes.reshape(1, m * channels, batch * height, width)  # a channel's batch is one tall image
+        return merged, lambda new: new.reshape(m, channels, batch, height, width).transpose(1, 2), 0
+    return into_channels(batched(x, dim, m, 1), 1), lambda new: new.unflatten(1, (m, -1)), 1
