@@ -1,0 +1,215 @@
+"""Checkpoints: named tensors and facts on disk, whole or not at all.
+
+    DIR/round-000012-<SHA-256 of the file>.safetensors
+
+One file is one checkpoint, so there is no moment at which half of it counts: it is written under another name, synced,
+renamed, and the folder is synced. The sum in the name covers every byte. The last two are kept; if the newer one is
+damaged, the older one serves. Nothing here knows what the tensors mean.
+
+Tensors come back bit for bit: type, shape, and axes along which memory is shared (the same model for everybody), which
+are written once.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
+Warn: TypeAlias = Callable[[str], None]
+
+VERSION = 1  # of the file's content
+KEPT = 2
+NAME = re.compile(r"round-(\d{6,12})-([0-9a-f]{64})\.safetensors")
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint as it was read."""
+
+    path: Path
+    round: int
+    tree: dict[str, Any]  # as it was given to `save`, on the CPU
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a tree on the CPU: what happens to the tree afterwards does not matter to it."""
+
+    tensors: dict[str, Tensor]  # path in the tree -> contiguous values, axes of shared memory cut down to 1
+    shapes: dict[str, list[int]]  # of all in their order, before that
+
+
+def snapshot(tree: Tree) -> Snapshot:
+    """Copy a tree of tensors."""
+    leaves = dict(_leaves(tree))
+    cut = {name: value.detach()[_own_memory(value)] for name, value in leaves.items()}
+    shapes = {name: list(value.shape) for name, value in leaves.items()}
+    copies = {name: value.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, value in cut.items()}
+    return Snapshot(copies, shapes)
+
+
+def save(directory: str | Path, round: int, tree: Tree, facts: Mapping[str, Any]) -> Path:
+    """Write a checkpoint and remove those before the one before it. `facts` is anything that JSON can hold."""
+    return _write(Path(directory), round, snapshot(tree), facts)
+
+
+def to_stderr(line: str) -> None:
+    """How warnings are shown by default."""
+    print(f"feddwa: {line}", file=sys.stderr)
+
+
+def latest(directory: str | Path, warn: Warn = to_stderr) -> Checkpoint | None:
+    """The newest checkpoint that is whole; `warn` hears of each that is not. None where there is none."""
+    for path in reversed(_all(Path(directory))):
+        try:
+            return _read(path)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+            warn(f"{path}: damaged checkpoint, not used: {error}")
+    return None
+
+
+class Writer:
+    """Writes checkpoints in the background, one at a time. What goes wrong there is raised by the next call."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[Path] | None = None
+
+    def save(self, round: int, tree: Tree, facts: Mapping[str, Any], before: Callable[[], None] = lambda: None) -> None:
+        """As `save`, but only the copying is waited for, and the checkpoint before; `before` is called first."""
+        self.wait()
+        copy = snapshot(tree)
+
+        def work() -> Path:
+            before()
+            return _write(self.directory, round, copy, facts)
+
+        self._pending = self._thread.submit(work)
+
+    def wait(self) -> None:
+        """Until nothing is under way; raises what went wrong."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        self._thread.shutdown()
+        self.wait()
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a folder durable: a rename alone may be undone by a loss of power."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary, digest = directory / "next.part", hashlib.sha256()
+    with temporary.open("wb") as file:
+        for piece in _pieces(round, copy, facts):
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    path = directory / f"round-{round:06d}-{digest.hexdigest()}.safetensors"
+    os.replace(temporary, path)
+    sync_directory(directory)
+    older = [other for other in _all(directory) if _round(other) < round]
+    for other in set(_all(directory)) - {path, *older[-(KEPT - 1) :]}:  # also later ones, of a past that was left
+        other.unlink()
+    return path
+
+
+def _pieces(round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
+    """The file in the safetensors format, piece by piece: nothing of the size of the state is made besides it."""
+    about = {"version": VERSION, "round": round, "shapes": copy.shapes, "facts": facts}
+    header: dict[str, Any] = {"__metadata__": {"feddwa": json.dumps(about, allow_nan=False)}}
+    flat = {name: value.reshape(-1).view(torch.uint8) for name, value in copy.tensors.items()}
+    end = 0
+    for name, value in copy.tensors.items():
+        start, end = end, end + len(flat[name])
+        header[name] = {"dtype": DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    yield from (value.numpy().data for value in flat.values() if len(value))
+
+
+def _read(path: Path) -> Checkpoint:
+    """A checkpoint, or an error that says what is wrong with it."""
+    found = NAME.fullmatch(path.name)
+    assert found is not None
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != found[2]:
+            raise ValueError("its content is not what was written")
+    with safe_open(path, "pt") as file:
+        about = json.loads((file.metadata() or {})["feddwa"])
+        if about["version"] != VERSION:
+            raise ValueError(f"is of version {about['version']}, this feddwa reads version {VERSION}")
+        # Cloned: memory of the file begins anywhere, and arithmetic may round otherwise on memory that is not aligned.
+        leaves = [(name, file.get_tensor(name).clone().expand(shape)) for name, shape in about["shapes"].items()]
+    return Checkpoint(path, about["round"], _tree(leaves), about["facts"])
+
+
+def _all(directory: Path) -> list[Path]:
+    """Checkpoints from the oldest to the newest."""
+    if not directory.is_dir():
+        return []
+    return sorted((path for path in directory.iterdir() if NAME.fullmatch(path.name)), key=_round)
+
+
+def _round(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+def _own_memory(value: Tensor) -> tuple[slice, ...]:
+    """Everything once: along an axis with stride 0 all places are the same memory."""
+    return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.stride())
+
+
+def _leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Paths and tensors, in order; an empty mapping is an empty tensor at a path that ends with a slash."""
+    for key, value in tree.items():
+        place = path + quote(key, safe=" ")
+        if isinstance(value, Tensor):
+            yield place, value
+        elif value:
+            yield from _leaves(value, place + "/")
+        else:
+            yield place + "/", torch.zeros(0)
+
+
+def _tree(leaves: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+    """The tree of which these are the leaves."""
+    tree: dict[str, Any] = {}
+    for path, value in leaves:
+        *way, name = path.split("/")
+        place = tree
+        for key in way:
+            place = place.setdefault(unquote(key), {})
+        if name:
+            place[unquote(name)] = value
+    return tree
