@@ -73,7 +73,7 @@ def test_a_round_of_feddwa_is_the_papers():
     run = federation(FedDWA(top_k=4))
     algorithm, cohort = run.algorithm, run.everybody()
     download = algorithm.download(run.server, cohort)
-    trainer = run._trainer(cohort.ids, 1)
+    trainer = run.engine.trainer(cohort.ids, 1)
     local, memory = trainer.sgd(download["model"], run.memory)
     guidance, _ = trainer.sgd(local, memory, purpose="guidance")
     weights = dwa_weights(guidance, local, 4)

@@ -1,17 +1,16 @@
 """The round loop: sample, download, train, upload, mix, evaluate. It knows no algorithm, no file and no screen."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import Border
-from feddwa.engine import Cohort, Engine, Rows, Scores, SequentialTrainer, State, Trainer, evaluate, keys
+from feddwa.engine import Cohort, Engine, Rows, Scores, State, keys
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
-from feddwa.engine.rows import concat, put_state, repeat, take, take_state
+from feddwa.engine.rows import put_state, take_state
+from feddwa.halves import ClientHalf, ServerHalf, begin
 from feddwa.ledger import Costs, message_bytes
 
 
@@ -45,11 +44,12 @@ class Federation:
         initial, buffers = self.engine.initial()
         sizes = self.engine.data.splits["train"].sizes
         counts, head = self.engine.data.label_counts(), head_parameters(self.engine.module)
-        self.server, own = self.algorithm.setup(Problem(initial, len(sizes), sizes, counts, head, self.engine.seed))
-        self.border = Border.of(self.batchnorm, self.engine.module, self.algorithm.updates)
-        memory = {"buffers": repeat(buffers, len(sizes)), **own}
-        self.server, self.memory = self.border.setup(self.server, memory, initial, buffers, len(sizes))
+        border = Border.of(self.batchnorm, self.engine.module, self.algorithm.updates)
+        problem = Problem(initial, len(sizes), sizes, counts, head, self.engine.seed)
+        self.server, self.memory = begin(self.algorithm, border, problem, buffers)
         self.chunk = 1 if self.sequential else self.chunk or rows_that_fit(self.engine, initial, buffers)
+        self.server_half = ServerHalf(self.algorithm, border)
+        self.client_half = ClientHalf(self.algorithm, border, self.engine, self.chunk, self.sequential)
         self.scores = self._evaluate_all()
 
     def step(self) -> Round:
@@ -57,15 +57,14 @@ class Federation:
         costs, device = Costs(), self.engine.data.device
         cohort, before = self._cohort(self.round + 1), self.scores
         with costs.phase("train", device):
-            download = self.border.send(self.server, self.algorithm.download(self.server, cohort))
-            upload, memory, costs.flops = self._train(cohort, download)
+            download = self.server_half.download(self.server, cohort)
+            memory = take_state(self.memory, cohort.ids)
+            upload, memory, costs.flops = self.client_half.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
         with costs.phase("evaluate", device):
-            trained = self.border.complete(self.algorithm.trained(upload, memory), memory)
-            after = evaluate(self.engine, trained, memory["buffers"], cohort.ids)
+            after = self.client_half.trained_scores(cohort.ids, upload, memory)
         with costs.phase("server", device):
-            server, info = self.algorithm.server(self.server, cohort, upload)
-            self.server = self.border.collect(self.server, server, cohort, upload)
+            self.server, info = self.server_half.advance(self.server, cohort, upload)
             self.memory = put_state(self.memory, cohort.ids, memory)
         self.round += 1
         with costs.phase("evaluate", device):
@@ -74,11 +73,8 @@ class Federation:
 
     def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
         """The personalised models of some clients as they are now, and their BatchNorm statistics."""
-        trainer = self._trainer(cohort.ids, cohort.round)
-        message = self.border.send(self.server, self.algorithm.deliver(self.server, cohort))
-        message, memory = self.border.receive(message, take_state(self.memory, cohort.ids))
-        model, memory = self.algorithm.personal(trainer, message, memory)
-        return model, memory["buffers"]
+        message = self.server_half.deliver(self.server, cohort)
+        return self.client_half.personal(cohort.ids, cohort.round, message, take_state(self.memory, cohort.ids))
 
     def everybody(self) -> Cohort:
         """All clients, as the cohort of the coming round."""
@@ -95,30 +91,7 @@ class Federation:
         """m = floor(participation * N)."""
         return int(self.participation * len(self.engine.data.splits["train"].sizes) + 1e-9)
 
-    def _train(self, cohort: Cohort, download: State) -> tuple[State, State, Tensor]:
-        """The client half, block of clients by block of clients."""
-        uploads, memories, flops = [], [], []
-        for block in self._blocks(len(cohort)):
-            trainer = self._trainer(cohort.ids[block], cohort.round)
-            own: State = {part: take(rows, block) for part, rows in download.items()}
-            own, memory = self.border.receive(own, take_state(self.memory, cohort.ids[block]))
-            upload, memory = self.algorithm.client(trainer, own, memory)
-            upload, memory = self.border.reply(upload, memory, self.algorithm.trained(upload, memory))
-            uploads.append(upload)
-            memories.append(memory)
-            flops.append(trainer.flops)
-        return concat(uploads), concat(memories), torch.cat(flops)
-
     def _evaluate_all(self) -> Scores:
         everybody = self.everybody()
-        scores = []
-        for block in self._blocks(len(everybody)):
-            part = Cohort(everybody.ids[block], everybody.sizes[block], everybody.round)
-            scores.append(evaluate(self.engine, *self.personal(part), part.ids))
-        return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
-
-    def _blocks(self, m: int) -> Iterator[Tensor]:
-        yield from torch.arange(m).split(self.chunk or m)
-
-    def _trainer(self, ids: Tensor, round: int) -> Trainer:
-        return (SequentialTrainer if self.sequential else Trainer)(self.engine, ids, round)
+        message = self.server_half.deliver(self.server, everybody)
+        return self.client_half.personal_scores(everybody.ids, everybody.round, message, self.memory)
