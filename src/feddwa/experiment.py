@@ -66,10 +66,7 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
     """Run a resolved configuration on data that are loaded already."""
     config = dataclasses.replace(config, clients=task.clients).resolved()
-    algorithm, device = config.make_algorithm(), choose_device(config.device)
-    module, dtype = make_network(config, task.dataset), getattr(torch, config.dtype)
-    engine = _engine(algorithm, module, task, device, _settings(config), config.seed, dtype)
-    sequential = config.backend == "sequential"
+    algorithm, engine, sequential = config.make_algorithm(), make_engine(config, task), config.backend == "sequential"
     federation = Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
     directory = runs.RunDirectory(config, describe(task.dataset, task.partition))
     names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
@@ -154,6 +151,13 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
         return models.make(config.model, dataset.shape, dataset.classes, config.dataset)
+
+
+def make_engine(config: RunConfig, task: Task) -> Engine:
+    """The network of a resolved configuration on its data."""
+    module, dtype = make_network(config, task.dataset), getattr(torch, config.dtype)
+    device, settings = choose_device(config.device), _settings(config)
+    return _engine(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
 
 
 def choose_device(name: str) -> torch.device:

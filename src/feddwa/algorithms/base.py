@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from feddwa.engine.rows import Cohort, Row, Rows, State
+from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
 
 Info = Mapping[str, Tensor]  # what the server reports; "weights" (m, m) is P: row i = who client i listens to
@@ -23,7 +23,7 @@ class Problem:
     initial: Row  # the parameters that everybody starts from
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
-    label_counts: Tensor | None = None  # (N, C) of them, by class; None where targets are not classes
+    label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
     head: tuple[str, ...] = ()  # names of the parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
 
@@ -38,6 +38,7 @@ class Algorithm:
     cost: ClassVar[str] = ""  # gradient evaluations of a round, one epoch of FedAvg being 1
     validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
+    discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""
@@ -54,6 +55,10 @@ class Algorithm:
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """The server's round: its new state, and what there is to report."""
         raise NotImplementedError
+
+    def grow(self, server: State, fresh: State) -> State:
+        """The server's state once clients have joined; `fresh` is what `setup` makes for all of them."""
+        return grown(server, fresh)
 
     def deliver(self, server: State, cohort: Cohort) -> State:
         """The message that brings clients what `personal` needs: as a rule the download of the coming round."""

@@ -38,6 +38,7 @@ class SFL(FedAvg):
 
     title = "SFL"
     summary = "models spread over a graph of clients that share labels"
+    discloses_labels = True
 
     hops: int = 3  # L: how often models are passed on to neighbours
     server_alpha: float = 1.0  # share of the propagated model in u_i; the rest is the client's own
@@ -82,6 +83,10 @@ class SFL(FedAvg):
         mean = mix(torch.full((1, len(spread)), 1 / len(spread)), personal)
         new = {"model": {name: value[0] for name, value in mean.items()}, "personal": personal}
         return {**new, "graph": server["graph"]}, {"weights": spread[cohort.ids][:, cohort.ids]}
+
+    def grow(self, server: State, fresh: State) -> State:
+        """The graph of all clients is a new one."""
+        return {**super().grow(server, fresh), "graph": fresh["graph"]}
 
     def deliver(self, server: State, cohort: Cohort) -> State:
         """The personalised model u_i: what is tested, though training does without it."""

@@ -101,6 +101,25 @@ def put_state(state: State, index: Tensor, new: State) -> State:
     return {part: put(rows, index, new[part]) for part, rows in state.items()}
 
 
+def grown(old: State, fresh: State) -> State:
+    """`fresh`, a state for more clients, with the values of `old` where that has them.
+
+    An axis that counts clients is longer in `fresh`: old values go to its front. Where nothing is longer the old
+    tensor stays, also if it has more rows than a fresh one (uploads of the last round).
+    """
+    return {
+        part: {name: _grown(old[part][name], value) for name, value in rows.items()} for part, rows in fresh.items()
+    }
+
+
+def _grown(old: Tensor, fresh: Tensor) -> Tensor:
+    if all(new <= now for new, now in zip(fresh.shape, old.shape, strict=True)):
+        return old
+    result = fresh.clone(memory_format=torch.contiguous_format)
+    result[tuple(slice(0, size) for size in old.shape)] = old
+    return result
+
+
 def tensors(state: State) -> Iterator[tuple[str, Tensor]]:
     """Flat names ("model/conv.weight") and tensors of a message or state, in order."""
     for part, rows in state.items():
