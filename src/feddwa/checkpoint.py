@@ -12,6 +12,7 @@ are written once.
 
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -75,9 +76,9 @@ def to_stderr(line: str) -> None:
     print(f"feddwa: {line}", file=sys.stderr)
 
 
-def latest(directory: str | Path, warn: Warn = to_stderr) -> Checkpoint | None:
-    """The newest checkpoint that is whole; `warn` hears of each that is not. None where there is none."""
-    for path in reversed(_all(Path(directory))):
+def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.inf) -> Checkpoint | None:
+    """The newest checkpoint that is whole, of a round below a limit; `warn` hears of each that is not whole."""
+    for path in reversed([path for path in _all(Path(directory)) if _round(path) < below]):
         try:
             return _read(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
