@@ -15,7 +15,7 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss
 from feddwa.engine.rows import Row, State
-from feddwa.engine.trainer import Trainer
+from feddwa.engine.trainer import Schedule, Trainer
 
 
 @dataclass
@@ -71,20 +71,12 @@ def load(module: nn.Module, values: Row) -> None:
 class SequentialTrainer(Trainer):
     """Trains its rows one by one."""
 
-    def _advance(
-        self,
-        step: Step,
-        work: State,
-        constants: Mapping[str, Mapping[str, Tensor]],
-        orders: list[tuple[Tensor, Tensor]],
-        sizes: Tensor,
-        width: int,
-    ) -> State:
+    def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
         results = []
-        for row, size in enumerate(sizes.tolist()):
+        for row, size in enumerate(schedule.sizes.tolist()):
             own, fixed = _row(work, row), _row(constants, row)
-            draws = [(order[row, :size], noise[row]) for order, noise in orders]
-            results.append(self._train_one(step, own, fixed, draws, width))
+            draws = [(order[row, :size], noise[row]) for order, noise in schedule.orders]
+            results.append(self._train_one(schedule.step, own, fixed, draws, schedule.width))
         return {
             part: {name: torch.stack([result[part][name] for result in results]) for name in rows}
             for part, rows in work.items()

@@ -1,5 +1,6 @@
 """Training rows on their own clients' data: the engine, and the trainer that the client half of an algorithm holds."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,6 +30,16 @@ class Settings:
     lr: float = 0.01
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """What rows are to do: which step, on which samples, in which order."""
+
+    step: Step
+    orders: list[tuple[Tensor, Tensor]]  # an epoch: rows of the dataset (m, longest) and noise keys (m,)
+    sizes: Tensor  # (m,) samples of each row's epoch, on the CPU
+    width: int  # batch size
+
+
 @dataclass
 class Engine:
     """Everything that stays the same from round to round: network, data, settings, compiled programs."""
@@ -39,6 +50,7 @@ class Engine:
     seed: int = 0
     loss: Loss = F.cross_entropy
     dtype: torch.dtype = torch.float32
+    tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
     programs: dict[object, Program] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
 
@@ -46,8 +58,8 @@ class Engine:
         self.module = self.module.to(self.data.device, self.dtype)
         if self.data.device.type == "cpu":
             keep_freed_pages()
-        else:  # TensorFloat-32 convolutions would be the one place where a GPU rounds to three digits
-            torch.backends.cudnn.allow_tf32 = False
+        else:  # the sequential twin's convolutions round as the stacked ones do, whose products `_products` rules
+            torch.backends.cudnn.allow_tf32 = self.tensor_cores
 
     def trainer(self, ids: Tensor, round: int) -> "Trainer":
         """The trainer of these clients in this round."""
@@ -57,6 +69,34 @@ class Engine:
         """Parameters and buffers of the module as it was made."""
         parameters = {name: value.detach().clone() for name, value in self.module.named_parameters()}
         return parameters, {name: value.detach().clone() for name, value in self.module.named_buffers()}
+
+    def advance(self, work: State, constants: State, schedule: Schedule) -> State:
+        """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
+        the clients still at work are always the first a rows: one that has finished costs nothing."""
+        sizes, width = schedule.sizes, schedule.width
+        by_length = torch.argsort(sizes // width, descending=True, stable=True)
+        sorted_already = bool((by_length == torch.arange(len(sizes))).all())
+        pick = (lambda rows: rows) if sorted_already else (lambda rows: take(rows, by_length))
+        work = {part: pick(rows) for part, rows in work.items()}
+        fixed = {part: rows if _shared(rows) else pick(rows) for part, rows in constants.items()}
+        program = self._program(schedule.step, work, fixed)
+        program.load(_flatten(work), _flatten(fixed))
+        self.module.train()
+        with _products(self.tensor_cores):
+            for index, noise in schedule.orders:
+                place = by_length.to(index.device)
+                for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
+                    program.run(rows, samples, key)
+        new = _unflatten(program.read(len(sizes)), _layout(work))
+        back = torch.argsort(by_length)
+        return new if sorted_already else {part: take(rows, back) for part, rows in new.items()}
+
+    def _program(self, step: Step, work: State, constants: State) -> Program:
+        layout, fixed = _layout(work), _layout(constants)
+        known = (step, layout, fixed)
+        if known not in self.programs:
+            self.programs[known] = Program(_Vectorised(self, step, layout, fixed))
+        return self.programs[known]
 
     def step_flops(self, step: Step, state: Mapping[str, Row], constants: Mapping[str, Row], samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
@@ -136,7 +176,7 @@ class Trainer:
         sizes = self.engine.data.splits[split].sizes[self.ids]
         sizes = sizes if steps is None else sizes.clamp(max=steps * width)
         self._count_flops(step, work, constants, epochs, width, sizes)
-        new = dict(self._advance(step, work, constants, orders, sizes, width))
+        new = dict(self._advance(work, constants, Schedule(step, orders, sizes, width)))
         return new, {**memory, "buffers": new.pop("buffers")}
 
     def losses(self, model: Rows, memory: State, split: str = "validation") -> Tensor:
@@ -163,39 +203,9 @@ class Trainer:
         short = torch.tensor([cost.get(int(rest), 0) for rest in sizes % width], dtype=torch.float64)
         self.flops += epochs * (sizes // width * cost[width] + short)
 
-    def _advance(
-        self,
-        step: Step,
-        work: State,
-        constants: Mapping[str, Rows],
-        orders: list[tuple[Tensor, Tensor]],
-        sizes: Tensor,
-        width: int,
-    ) -> State:
-        """All epochs, vectorised. Rows stand in order of their number of full batches, so that the clients still at
-        work are always the first a rows: one that has finished costs nothing."""
-        by_length = torch.argsort(sizes // width, descending=True, stable=True)
-        sorted_already = bool((by_length == torch.arange(len(sizes))).all())
-        pick = (lambda rows: rows) if sorted_already else (lambda rows: take(rows, by_length))
-        work = {part: pick(rows) for part, rows in work.items()}
-        fixed = {part: rows if _shared(rows) else pick(rows) for part, rows in constants.items()}
-        program = self._program(step, work, fixed)
-        program.load(_flatten(work), _flatten(fixed))
-        self.engine.module.train()
-        for index, noise in orders:
-            place = by_length.to(index.device)
-            for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
-                program.run(rows, samples, key)
-        new = _unflatten(program.read(len(sizes)), _layout(work))
-        back = torch.argsort(by_length)
-        return new if sorted_already else {part: take(rows, back) for part, rows in new.items()}
-
-    def _program(self, step: Step, work: State, constants: State) -> Program:
-        layout, fixed = _layout(work), _layout(constants)
-        known = (step, layout, fixed)
-        if known not in self.engine.programs:
-            self.engine.programs[known] = Program(_Vectorised(self.engine, step, layout, fixed))
-        return self.engine.programs[known]
+    def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
+        """All epochs of the schedule."""
+        return self.engine.advance(work, constants, schedule)
 
 
 def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
@@ -240,6 +250,17 @@ class _Vectorised:
         client = FunctionalClient(self.engine.module, self.engine.loss, state.pop("buffers"), key)
         new = self.step(client, state, batch, **constants)
         return {**new, "buffers": client.buffers}
+
+
+@contextlib.contextmanager
+def _products(tensor_cores: bool) -> Iterator[None]:
+    """Matrix products of training on tensor cores or not; the server's products keep all their digits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tensor_cores else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _shared(rows: Rows) -> bool:
