@@ -1,0 +1,74 @@
+"""Seeds trained as one stack: every federation ends where it ends alone."""
+
+import pytest
+import torch
+
+from feddwa.algorithms import ALGORITHMS
+from feddwa.engine.together import in_step, share
+from feddwa.federation import Federation
+from tests.algorithms.conftest import after, difference, federation
+from tests.conftest import SIZES, conv_net, small_data
+
+SEEDS = (0, 1, 2)
+
+
+def alone(name, seed, **options):
+    """A federation of this seed on data of its own; the second one has other sizes."""
+    sizes = SIZES[::-1] if seed == 1 else SIZES
+    made = federation(ALGORITHMS[name](), conv_net, small_data(sizes=sizes, seed=seed))
+    made.engine.seed = seed
+    return Federation(made.algorithm, made.engine, **options)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_stack_of_seeds_is_the_seeds(name, participation=0.5):
+    federations = [alone(name, seed, participation=participation) for seed in SEEDS]
+    stack, engines = share([each.engine for each in federations])
+
+    def run(each, engine):
+        return lambda: after(Federation(each.algorithm, engine, participation), 2)
+
+    calls = []
+    advance = stack.advance
+    stack.advance = lambda work, constants, schedule: (
+        calls.append(len(schedule.sizes)) or advance(work, constants, schedule)
+    )
+    together = in_step(stack, engines, [run(*pair) for pair in zip(federations, engines, strict=True)])
+    for each, found in zip(federations, together, strict=True):
+        assert difference(found, after(each, 2)) < 1e-9
+    assert all(rows % len(SEEDS) == 0 for rows in calls)
+
+
+def test_a_failure_of_one_stops_all():
+    federations = [alone("fedavg", seed) for seed in SEEDS]
+    stack, engines = share([each.engine for each in federations])
+    rounds = []
+
+    def run(engine, last):
+        made = Federation(ALGORITHMS["fedavg"](), engine)
+        for number in range(5):
+            if number == last:
+                raise OSError("no space left")
+            made.step()
+            rounds.append(number)
+
+    with pytest.raises(OSError, match="no space"):
+        in_step(stack, engines, [lambda e=engine, n=n: run(e, n) for n, engine in zip((5, 2, 5), engines, strict=True)])
+    assert max(rounds) == 1
+
+
+def test_federations_that_part_ways():
+    """One has fewer rounds than the others: they go on without it."""
+    federations = [alone("local", seed) for seed in SEEDS]
+    stack, engines = share([each.engine for each in federations])
+    found = in_step(
+        stack,
+        engines,
+        [
+            lambda e=engine, n=n: after(Federation(ALGORITHMS["local"](), e), n)
+            for n, engine in zip((1, 3, 3), engines, strict=True)
+        ],
+    )
+    for rounds, each, own in zip((1, 3, 3), federations, found, strict=True):
+        assert difference(own, after(each, rounds)) < 1e-9
+    assert torch.is_tensor(next(iter(found[0]["model"].values())))
