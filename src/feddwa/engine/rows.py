@@ -101,6 +101,13 @@ def put_state(state: State, index: Tensor, new: State) -> State:
     return {part: put(rows, index, new[part]) for part, rows in state.items()}
 
 
+def to_devices(state: State, like: State) -> State:
+    """A state with every tensor on the device of its namesake."""
+    return {
+        part: {name: value.to(like[part][name].device) for name, value in rows.items()} for part, rows in state.items()
+    }
+
+
 def grown(old: State, fresh: State) -> State:
     """`fresh`, a state for more clients, with the values of `old` where that has them.
 

@@ -1,0 +1,1 @@
+"""A real federation: every algorithm of this package over Flower, its halves unchanged (needs `feddwa[flower]`)."""

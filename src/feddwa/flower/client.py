@@ -1,0 +1,129 @@
+"""The ClientApp: a message in, the client half of the algorithm on the node's own rows, a reply out.
+
+What leaves a node: the algorithm's upload; of each client its numbers of training and test samples, the accuracy and
+the loss of its models on its test data, and the FLOPs it spent; label counts only where the algorithm discloses them.
+What goes wrong is written to the node's log; the server is told its kind, never a path or a value.
+"""
+
+from collections.abc import Callable
+from logging import ERROR
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.supercore import log
+from torch import Tensor
+
+from feddwa import __version__
+from feddwa.engine import Scores
+from feddwa.engine.rows import put_state, take_state
+from feddwa.experiment import make_engine
+from feddwa.flower import codec, node
+from feddwa.flower.codec import Malformed
+from feddwa.flower.settings import FlowerConfig, from_run_config
+from feddwa.flower.site import Refusal, Values, load_site, names_digest
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """What the node holds."""
+    return _answer(message, context, describe)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A round of some of the node's clients, and how good everybody's models are."""
+    return _answer(message, context, lambda config, values: take_part(message.content, config, values))
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """How good everybody's models are."""
+    return train(message, context)
+
+
+def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Values], RecordDict]) -> Message:
+    try:
+        config = from_run_config(context.run_config).resolved()
+        assert isinstance(config, FlowerConfig)
+        return Message(work(config, tuple(sorted(context.node_config.items()))), reply_to=message)
+    except Exception as error:  # whatever it is, a node must not tell more than its kind
+        log(ERROR, "feddwa: %s", error, exc_info=error)
+        told = f": {error}" if isinstance(error, Refusal | Malformed) else ", see the node's log"
+        reason = f"{type(error).__name__}{told}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def describe(config: FlowerConfig, values: Values) -> RecordDict:
+    """What the server has to know of a node before it can take part."""
+    site = load_site(config, values)
+    data, dataset = make_engine(config, site.task).data, site.task.dataset
+    facts: dict[str, Any] = {
+        "version": __version__,
+        "first": site.first,
+        "clients": site.clients,
+        "total": site.task.clients,
+        "shape": list(dataset.shape),
+        "classes": dataset.classes,
+        "names": names_digest(dataset),
+    }
+    sizes = {name: data.splits[name].sizes[site.numbers] for name in ("train", "test")}
+    counts = data.label_counts()
+    if config.make_algorithm().discloses_labels and counts is not None:
+        sizes["labels"] = counts[site.numbers]
+    return RecordDict({"facts": ConfigRecord(facts), "sizes": codec.numbers(sizes)})
+
+
+def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> RecordDict:
+    """Evaluate the models that were delivered, train the rows that were asked for, evaluate again."""
+    task = codec.settings(content, "task")
+    round, clients = codec.setting(task, "round", int), codec.setting(task, "clients", int)
+    rows, trains = codec.setting(task, "rows", list), codec.setting(task, "trains", list)
+    tested, last = codec.setting(task, "tested", list), codec.setting(task, "last", bool)
+    me = node.make_node(config, values, tuple(rows), clients)
+    if codec.setting(task, "initial", str) != node.digest(me.problem.initial):
+        raise Refusal("initial model: differs from the server's; do both have the same versions of feddwa and torch?")
+    tested_at, trains_at = _places(rows, tested), _places(rows, trains)
+    folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
+    memory, remembered = node.recall(folder, me, round)
+    device = me.half.engine.data.device
+    delivered = codec.unpack("deliver", content, len(tested), device)
+    before = me.half.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+    scores = _scores("before", before)
+    reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
+    if last:
+        models = me.half.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+        node.keep_models(folder, me.rows[tested_at], *models)
+    if trains:
+        own = "download.rows" in content
+        download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)
+        if not own:
+            download = take_state(download, _places(tested, trains))
+        upload, new, flops = me.half.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
+        after = me.half.trained_scores(me.rows[trains_at], upload, new)
+        node.remember(folder, round, put_state(memory, trains_at, new))
+        scores |= {**_scores("after", after), "flops": flops}
+        reply |= codec.pack("upload", upload)
+    return RecordDict({"scores": codec.numbers(scores), **reply})
+
+
+def _scores(when: str, scores: Scores) -> dict[str, Tensor]:
+    return {f"{when}.accuracy": scores.accuracy, f"{when}.loss": scores.loss}
+
+
+def _places(whole: list[int], part: list[int]) -> Tensor:
+    """Where the numbers of a part stand in the whole."""
+    if len(set(part)) < len(part) or not set(part) <= set(whole):
+        raise Refusal("rows: not those of this node")
+    return torch.tensor([whole.index(number) for number in part], dtype=torch.int64)
+
+
+def _name(federation: str) -> str:
+    """The federation's name, which becomes one of a folder."""
+    if not federation.isalnum() or len(federation) > 64:
+        raise Refusal("federation: must be a name of letters and digits")
+    return federation

@@ -1,0 +1,118 @@
+"""Messages as Flower records: named arrays, nothing pickled, and nothing believed that the bytes do not bear out.
+
+A part that is the same for all clients of a node (FedAvg's model, L2C's updates) travels once, in a record of its own.
+"""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.lib import format as npy
+from torch import Tensor
+
+from feddwa.engine import State
+from feddwa.engine.rows import tensors
+from feddwa.errors import InputError
+
+ROWS, SHARED = "rows", "shared"  # a record with one row per client, and one with a row for all
+DTYPES = ("float32", "float64", "int64", "bool")
+NUMPY = "numpy.ndarray"  # Flower's name of np.save's format
+
+
+class Malformed(InputError):
+    """A record that is not what it should be. Says nothing about the machine that it came from."""
+
+
+def pack(name: str, message: State) -> dict[str, ArrayRecord]:
+    """A message as the two records `<name>.rows` and `<name>.shared`."""
+    rows: dict[str, Array] = {}
+    shared: dict[str, Array] = {}
+    for key, value in tensors(message):
+        one_for_all = len(value) > 1 and value.stride(0) == 0
+        (shared if one_for_all else rows)[key] = to_array(value[:1] if one_for_all else value)
+    return {f"{name}.{ROWS}": ArrayRecord(rows), f"{name}.{SHARED}": ArrayRecord(shared)}
+
+
+def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> State:
+    """The message of `clients` rows that two records hold."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for kind in (ROWS, SHARED):
+        for key, array in arrays(content, f"{name}.{kind}").items():
+            part, slash, tensor = key.partition("/")
+            value = to_tensor(array)
+            if not slash or value.ndim < 1 or len(value) != (clients if kind == ROWS else 1):
+                raise Malformed(f"{name}: {key!r} of shape {tuple(value.shape)} for {clients} clients")
+            value = value.to(device)
+            found.setdefault(part, {})[tensor] = value if kind == ROWS else value.expand(clients, *value.shape[1:])
+    return found
+
+
+def arrays(content: RecordDict, name: str) -> Mapping[str, Array]:
+    """The arrays of a record, which must be there."""
+    record = content.get(name)
+    if not isinstance(record, ArrayRecord):
+        raise Malformed(f"{name}: no such record of arrays")
+    return record
+
+
+def numbers(values: Mapping[str, Tensor]) -> ArrayRecord:
+    """Named tensors, whatever their axes mean."""
+    return ArrayRecord({name: to_array(value) for name, value in values.items()})
+
+
+def settings(content: RecordDict, name: str) -> ConfigRecord:
+    """A record of plain values, which must be there."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise Malformed(f"{name}: no such record of settings")
+    return record
+
+
+def setting(record: Mapping[str, Any], name: str, kind: type) -> Any:
+    """One of its values, which must be of a kind; a list is one of whole numbers."""
+    value = record.get(name)
+    if type(value) is not kind or (isinstance(value, list) and any(type(item) is not int for item in value)):
+        raise Malformed(f"{name}: no such setting of type {kind.__name__}")
+    return value
+
+
+def to_array(value: Tensor) -> Array:
+    """A tensor as Flower's array."""
+    return Array(value.detach().cpu().contiguous().numpy())
+
+
+def to_tensor(array: Array) -> Tensor:
+    """An array as a tensor on the CPU. The header inside the bytes decides, and it must account for every byte."""
+    if array.stype != NUMPY:
+        raise Malformed(f"an array of kind {array.stype!r}, must be {NUMPY}")
+    file = io.BytesIO(array.data)
+    try:
+        version = npy.read_magic(file)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = read(file)
+    except (ValueError, KeyError, EOFError, SyntaxError, TypeError) as error:
+        raise Malformed("an array without a readable header") from error
+    if dtype.name not in DTYPES or fortran or not dtype.isnative:
+        raise Malformed(f"an array of type {dtype}, must be one of {', '.join(DTYPES)}")
+    if any(side < 0 for side in shape) or _volume(shape) * dtype.itemsize != len(array.data) - file.tell():
+        raise Malformed(f"an array of shape {shape} in {len(array.data)} bytes")
+    values = np.frombuffer(array.data, dtype, offset=file.tell()).reshape(shape)
+    if dtype == np.bool_ and values.view(np.uint8).max(initial=0) > 1:
+        raise Malformed("an array of truth values that are neither")
+    return torch.from_numpy(values.copy())  # writable, and aligned as arithmetic likes it
+
+
+def _volume(shape: tuple[int, ...]) -> int:
+    """The number of entries, in exact arithmetic: a product that wraps around would pass for a small one."""
+    volume = 1
+    for side in shape:
+        volume *= int(side)
+    return volume
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of all arrays in a message, headers included."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())

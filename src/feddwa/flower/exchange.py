@@ -1,0 +1,42 @@
+"""Messages out, replies in, by a deadline. Flower's own loop looks every three seconds; this one looks more often."""
+
+import time
+from collections.abc import Mapping
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+POLL = 0.1  # seconds between two looks for replies
+LATE, LOST = "late", "not sent"
+
+
+def exchange(
+    grid: Grid, contents: Mapping[int, tuple[str, RecordDict]], group: str, deadline: float
+) -> dict[int, RecordDict | str]:
+    """Send every node its (kind, content): the content of its reply, or why there is none.
+
+    A reply is told by the message that it answers. Flower puts its own number for the sender's where a node is gone.
+    """
+    ends = time.monotonic() + deadline
+    nodes = list(contents)
+    messages = [
+        Message(content, node, kind, ttl=deadline, group_id=group) for node, (kind, content) in contents.items()
+    ]
+    sent = set(grid.push_messages(messages)) if messages else set()
+    answers: dict[int, RecordDict | str] = dict.fromkeys(nodes, LATE)
+    waiting = {message.metadata.message_id: node for message, node in zip(messages, nodes, strict=True)}
+    for number in waiting.keys() - sent:
+        answers[waiting.pop(number)] = LOST
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                answers[node] = _failure(reply) if reply.has_error() else reply.content
+        if not waiting or time.monotonic() > ends:
+            break
+        time.sleep(POLL)
+    return answers
+
+
+def _failure(reply: Message) -> str:
+    return f"error {reply.error.code}: {(reply.error.reason or '')[:200]}"

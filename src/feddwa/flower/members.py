@@ -1,0 +1,117 @@
+"""Who holds which rows. A member is known by its registered public key, in a simulation by its partition.
+
+What a node says of itself decides only which *free* rows it gets when it joins; afterwards they are its key's, whoever
+else claims them, and a key that leaves keeps them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from feddwa import __version__
+from feddwa.flower import codec
+from feddwa.flower.codec import Malformed
+
+LARGEST = 2**40  # samples: more than any site has, few enough to be multiplied
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a node says of itself, checked."""
+
+    first: int  # row that it asks for; -1: any
+    clients: int
+    total: int  # clients of the partition that it has a block of
+    task: tuple[Any, ...]  # shape of a sample, number of classes, sum of their names: what all must agree on
+    train: Tensor  # (k,)
+    test: Tensor  # (k,)
+    labels: Tensor  # (k, C), 0 where they are not disclosed
+
+    @classmethod
+    def of(cls, content: RecordDict, disclosed: bool) -> "Description":
+        """Read a reply."""
+        facts, arrays = codec.settings(content, "facts"), codec.arrays(content, "sizes")
+        if codec.setting(facts, "version", str) != __version__:
+            raise Malformed("a node with another version of feddwa")
+        first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
+        shape, classes = codec.setting(facts, "shape", list), codec.setting(facts, "classes", int)
+        in_place = first == -1 or 0 <= first <= total - clients
+        if not 1 <= clients <= 2**20 or not in_place or not 1 <= classes <= 2**20 or not all(n > 0 for n in shape):
+            raise Malformed("a node that holds nothing, or too much")
+        tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
+        shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
+        for name, expected in shapes.items():
+            value = tensors.get(name)
+            if value is None or value.shape != expected or value.dtype != torch.int64:
+                raise Malformed(f"sizes: no {name} of shape {expected}")
+            if not bool(((value >= (name != "labels")) & (value < LARGEST)).all()):
+                raise Malformed(f"sizes: {name} out of range")
+        labels = tensors["labels"] if disclosed else torch.zeros(clients, classes, dtype=torch.int64)
+        task = (tuple(shape), classes, codec.setting(facts, "names", str))
+        return cls(first, clients, total, task, tensors["train"], tensors["test"], labels)
+
+
+@dataclass
+class Members:
+    """The rows of a federation and whose they are."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)  # key -> its rows
+    task: tuple[Any, ...] | None = None
+    train: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) samples
+    test: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,)
+    labels: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))  # (N, C)
+
+    @property
+    def clients(self) -> int:
+        """N, rows that nobody holds yet included."""
+        return len(self.train)
+
+    def held(self, keys: Iterable[str]) -> list[int]:
+        """The rows of some members, in ascending order."""
+        return sorted(row for key in keys for row in self.rows[key])
+
+    def admit(self, key: str, node: Description) -> None:
+        """Give a new member its rows."""
+        if self.task is None:
+            self.task = node.task
+        if node.task != self.task:
+            raise Malformed("samples or classes unlike those of the others; --classes names the classes of all")
+        if node.first < 0:
+            rows = list(range(self.clients, self.clients + node.clients))
+        else:
+            rows = list(range(node.first, node.first + node.clients))
+            if self.rows and node.total != self.clients:
+                raise Malformed(f"a block of {node.total} clients in a federation of {self.clients}")
+            if set(rows) & set(self.held(self.rows)):
+                raise Malformed("rows that another key holds")
+        self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[1])
+        self.rows[key], places = rows, torch.tensor(rows)
+        self.train[places], self.test[places], self.labels[places] = node.train, node.test, node.labels
+
+    def _extend(self, clients: int, classes: int) -> None:
+        def longer(old: Tensor, *shape: int) -> Tensor:
+            new = torch.zeros(shape, dtype=torch.int64)
+            new[: len(old)] = old
+            return new
+
+        if clients > self.clients:
+            self.labels = longer(self.labels.reshape(self.clients, classes), clients, classes)
+            self.train, self.test = longer(self.train, clients), longer(self.test, clients)
+
+    def tree(self) -> dict[str, Tensor]:
+        """Its tensors, for a checkpoint."""
+        return {"train": self.train, "test": self.test, "labels": self.labels}
+
+    def facts(self) -> dict[str, Any]:
+        """The rest, for a checkpoint."""
+        return {"rows": self.rows, "task": self.task}
+
+    @classmethod
+    def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Members":
+        """From a checkpoint."""
+        shape, classes, names = facts["task"]
+        return cls(dict(facts["rows"]), (tuple(shape), classes, names), tree["train"], tree["test"], tree["labels"])

@@ -1,0 +1,72 @@
+"""The options of a run over Flower: those of `feddwa run` and a few more, as a dataclass and as Flower's run config."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from feddwa import params
+from feddwa.config import RunConfig
+from feddwa.errors import InputError, require, unknown
+
+OWN = "own"  # the dataset of a run whose nodes bring their own data
+
+
+@dataclass(frozen=True)
+class FlowerConfig(RunConfig):
+    """One run over Flower."""
+
+    classes: str | None = None
+    """Names of all classes, separated by commas, where nodes bring own data and not every node has every class."""
+    min_nodes: int = 1
+    """Nodes that have to be online before a round begins."""
+    wait: float = 300.0
+    """Seconds to wait for them; then the run ends, and may be resumed."""
+    deadline: float = 600.0
+    """Seconds that a round waits for replies."""
+    min_clients: int = 1
+    """Updates that a round needs; with fewer, the models stay as they are."""
+    max_megabytes: float = 1024.0
+    """Largest reply of a node that is looked at, in MB."""
+    evaluate_absent: bool = True
+    """Whether clients that take no part in a round are asked how good their models are."""
+
+    def _check(self) -> None:
+        super()._check()
+        for name in ("min_nodes", "min_clients"):
+            require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
+        for name in ("wait", "deadline", "max_megabytes"):
+            require(getattr(self, name) > 0, f"--{name.replace('_', '-')}", getattr(self, name), "above 0")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes, where they are given."""
+        return tuple(name.strip() for name in (self.classes or "").split(",") if name.strip())
+
+
+def to_run_config(config: FlowerConfig) -> dict[str, str | int | float | bool]:
+    """The options in Flower's form: plain values under names with hyphens; "" stands for what is left open."""
+    values = dataclasses.asdict(config)
+    plain = {key: " ".join(value) if isinstance(value, tuple | list) else value for key, value in values.items()}
+    return {key.replace("_", "-"): "" if value is None else value for key, value in plain.items()}
+
+
+def from_run_config(values: Mapping[str, Any]) -> FlowerConfig:
+    """The options that a run config holds; what it does not hold, or leaves open, has its default."""
+    kinds = params.fields_of(FlowerConfig)
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key not in kinds:
+            raise unknown("run config", name, [known.replace("_", "-") for known in kinds])
+        if value != "":
+            given[key] = _typed(name, value, kinds[key][0])
+    return FlowerConfig(**given)
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
+    if name == "param":
+        if not isinstance(value, str):
+            raise InputError(f"run config param: got {value!r}, must be text such as 'top_k=3 turns=2'")
+        return tuple(value.split())
+    return params.typed(f"run config {name}", params.parse(value, kind), kind)

@@ -1,0 +1,108 @@
+"""The clients that a node holds, and their data.
+
+Node config (`flower-supernode --node-config`):
+
+    data="/srv/site-1.csv"             own data: a path as `--dataset` takes it; a client, or one per owner in the data
+    partition-id=0 num-partitions=3    or a block of the clients of the run's dataset and partition, for trying out
+    data-dir="/srv/datasets"           files of named datasets
+    device="cpu"                       instead of the run's
+
+A run names algorithms, datasets and numbers; paths come from the node's own configuration alone.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddwa.data import own, sources
+from feddwa.data.dataset import Dataset
+from feddwa.data.federated import FederatedData, Split
+from feddwa.data.partition import Partition
+from feddwa.data.task import Task
+from feddwa.errors import InputError
+from feddwa.experiment import load_task
+from feddwa.flower.settings import FlowerConfig
+
+Values = tuple[tuple[str, Any], ...]  # a node config that can be the key of a cache
+
+
+class Refusal(InputError):
+    """A request that this node does not fulfil, in words that the server may read: no paths, no data."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node has, before it knows its place in the federation."""
+
+    task: Task
+    first: int  # number of its first client in the run's partition; -1: own data, any place
+    clients: int  # how many it holds
+
+    @property
+    def numbers(self) -> Tensor:
+        """Its clients' numbers in its task."""
+        return torch.arange(self.clients) + max(self.first, 0)
+
+
+@functools.lru_cache(maxsize=64)
+def load_site(config: FlowerConfig, node: Values) -> Site:
+    """The data of a node."""
+    values = dict(node)
+    if "data" in values:
+        task = _own_task(str(values["data"]), config.class_names)
+        return Site(task, -1, task.clients)
+    if "partition-id" not in values or "num-partitions" not in values:
+        raise Refusal("node config: must have data, or partition-id and num-partitions")
+    if config.dataset not in sources.DATASETS:
+        raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
+    task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir"), out=None))
+    place, parts = int(values["partition-id"]), int(values["num-partitions"])
+    if not 0 <= place < parts <= task.clients:
+        raise Refusal(f"node config: partition {place} of {parts}, for {task.clients} clients")
+    block = np.array_split(np.arange(task.clients), parts)[place]
+    return Site(task, int(block[0]), len(block))
+
+
+def _own_task(path: str, names: tuple[str, ...]) -> Task:
+    """Own data: one client, or one for every owner that the data name."""
+    dataset = own.load_own(path)
+    if names:
+        dataset = _numbered(dataset, names)
+    rows = np.arange(len(dataset.y))
+    owner = np.zeros(len(rows), dtype=np.int64) if dataset.client is None else dataset.client
+    train, test = rows[: dataset.train_count], rows[dataset.train_count :]
+    owners = range(max(1, dataset.owners))
+    shares = [[part[owner[part] == number] for number in owners] for part in (train, test)]
+    return Task(dataset, Partition(shares[0], shares[1]))
+
+
+def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
+    """The same data with classes numbered as the run names them: a site need not have them all."""
+    foreign = [name for name in dataset.class_names if name not in names]
+    if foreign:
+        raise Refusal(f"classes: the data have {len(foreign)} that the run does not name")
+    numbers = np.array([names.index(name) for name in dataset.class_names], dtype=np.int64)
+    return dataclasses.replace(dataset, y=numbers[dataset.y], classes=len(names), class_names=names)
+
+
+def names_digest(dataset: Dataset) -> str:
+    """A sum of the class names in their order: enough to see whether two nodes number them alike."""
+    return hashlib.sha256("\0".join(dataset.class_names).encode()).hexdigest()
+
+
+def place(data: FederatedData, numbers: Tensor, rows: Tensor, clients: int) -> FederatedData:
+    """The clients `numbers` (k,) of some data as the clients `rows` (k,) of a federation; the others have nothing."""
+    splits = {}
+    for name, split in data.splits.items():
+        index = split.index.new_zeros(clients, split.index.shape[1])
+        index[rows] = split.index[numbers]
+        sizes = split.sizes.new_zeros(clients)
+        sizes[rows] = split.sizes[numbers]
+        splits[name] = Split(index, sizes)
+    return dataclasses.replace(data, splits=splits)
