@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys
+from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys, program
 from feddwa.engine.network import descend
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
@@ -81,6 +81,21 @@ def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
     for ids in (torch.tensor([3]), torch.tensor([0, 5, 6])):
         part = train(Trainer, make_engine(conv_net), ids=ids)
         assert relative_error(part, take_state(everybody, ids)) < 1e-12
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_rows_rounded_up_change_nothing(network, monkeypatch):
+    """As on a GPU: rows that are only there to make the shape one that recurs."""
+    expected = train(SequentialTrainer, make_engine(NETWORKS[network]))
+    monkeypatch.setitem(program.ROUNDED, "cpu", True)
+    monkeypatch.setitem(program.TRACE_AFTER, "cpu", 1)
+    seen = set()
+    run = program.Program._run
+    monkeypatch.setattr(
+        program.Program, "_run", lambda self, rows, *inputs: seen.add(len(inputs[0])) or run(self, rows, *inputs)
+    )
+    assert relative_error(train(Trainer, make_engine(NETWORKS[network])), expected) < 1e-9
+    assert seen <= {1, 2, 3, 4, 6, 8, 16}
 
 
 def test_purposes_draw_different_batches_and_masks():

@@ -7,6 +7,7 @@ captured in a CUDA graph besides, and a step is one launch. Eager and traced run
 order, so when the tracing happens never shows in the result.
 """
 
+import bisect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,12 @@ Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, 
 # than a traced one on a CPU, and on a GPU a multiple of it.
 TRACE_AFTER = {"cpu": 50, "cuda": 3}
 
+# Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a trace, a graph)
+# than some rows too many: there, numbers of rows are rounded up to these.
+ROUNDED = {"cpu": False, "cuda": True}
+LEADING = [1, *(count << power for power in range(24) for count in (2, 3))]  # 1, 2, 3, 4, 6, 8, 12, 16, ...
+LISTED = [4**power for power in range(13)]  # of rows with a last, short batch: few rows, up to B - 1 lengths
+
 aten = torch.ops.aten
 
 
@@ -36,6 +43,11 @@ class Program:
         self._traced: dict[torch.Size, Callable[..., None]] = {}
         self._graphs: dict[tuple[bool, torch.Size], _Graph] = {}
 
+    @property
+    def rows(self) -> int:
+        """How many rows there is room for."""
+        return len(self.work[0])
+
     def load(self, work: Flat, constants: Flat) -> None:
         """Take in copies of the work, and the constants that go with it."""
         m = len(work[0])
@@ -43,7 +55,7 @@ class Program:
             self.work = [value.clone(memory_format=torch.contiguous_format) for value in work]
             self.constants = list(constants)
             return
-        if not self.work or len(self.work[0]) < m:  # graphs hold addresses: storage stays where it is while it suffices
+        if not self.work or self.rows < m:  # graphs hold addresses: storage stays where it is while it suffices
             self.work = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in work]
             self.constants = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in constants]
             self._graphs.clear()
@@ -56,6 +68,20 @@ class Program:
 
     def run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         """Advance the first `rows` rows, or the rows listed, by one step on the samples `index` (a, b)."""
+        count = len(index)
+        if ROUNDED[index.device.type]:
+            count = _round_up(count, LISTED) if isinstance(rows, Tensor) else min(_round_up(count, LEADING), self.rows)
+        if count == len(index):
+            self._run(rows, index, keys)
+        elif isinstance(rows, Tensor):  # the last one again and again: as often as it is written it is the same
+            self._run(*(_filled(value, count) for value in (rows, index, keys)))
+        else:  # the rows after the first ones move, too, and are put back
+            kept = [value[rows:count].clone() for value in self.work]
+            self._run(count, _filled(index, count), _filled(keys, count))
+            for value, own in zip(self.work, kept, strict=True):
+                value[rows:count].copy_(own)
+
+    def _run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         shape = (isinstance(rows, int), index.shape)
         uses = self._uses[shape] = self._uses.get(shape, 0) + 1
         if uses <= TRACE_AFTER[index.device.type]:
@@ -93,6 +119,15 @@ class Program:
             module = make_fx(self._flat_step)(*example, index, keys)
             self._traced[index.shape] = in_place(module).forward
         return self._traced[index.shape]
+
+
+def _round_up(count: int, sizes: Sequence[int]) -> int:
+    return sizes[bisect.bisect_left(sizes, count)]
+
+
+def _filled(values: Tensor, count: int) -> Tensor:
+    """`values` (k, ...) with the last one repeated to make `count`."""
+    return torch.cat([values, values[-1:].expand(count - len(values), *values.shape[1:])])
 
 
 class _Graph:
