@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from feddwa.engine import stacked_norm, stacked_ops
 from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_ops import conv2d, max_pool2d
+from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
 
 GEOMETRIES = [
     {},
@@ -116,3 +116,11 @@ def test_second_derivatives_are_refused_aloud():
     x, weight = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 3, 3)
     with pytest.raises(RuntimeError, match="second derivatives"):
         torch.func.grad(lambda w: torch.func.grad(lambda v: conv2d(x, v).square().sum())(w).square().sum())(weight)
+
+
+@pytest.mark.parametrize("size", [1, (1, 1), (2, 3)])
+def test_average_pooling(size):
+    """In channels-last memory, as a stacked convolution leaves it; torch's own would warn there."""
+    x = torch.randn(2, 3 * 5, 6, 6).contiguous(memory_format=torch.channels_last).unflatten(1, (3, 5)).movedim(1, 0)
+    ours = torch.vmap(lambda own: adaptive_avg_pool2d(own, size))(x)
+    assert torch.allclose(ours, torch.stack([F.adaptive_avg_pool2d(own, size) for own in x]), atol=1e-6)

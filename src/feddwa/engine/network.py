@@ -18,7 +18,7 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.rows import Row
 from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_ops import conv2d, max_pool2d
+from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
@@ -28,6 +28,7 @@ Step = Callable[..., Mapping[str, Row]]
 
 STACKED: dict[Any, Callable[..., Any]] = {
     torch.conv2d: conv2d, F.max_pool2d: max_pool2d, F.batch_norm: batch_norm,
+    F.adaptive_avg_pool2d: adaptive_avg_pool2d,
 }  # fmt: skip
 
 

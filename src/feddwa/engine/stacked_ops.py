@@ -54,6 +54,13 @@ def max_pool2d(
     return _MaxPool.apply(x, window)[0]
 
 
+def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
+    """`F.adaptive_avg_pool2d`. Down to one pixel torch takes the mean too, but then sets strides, which vmap cannot."""
+    if output_size in (1, (1, 1), [1, 1]):
+        return x.mean((-2, -1), keepdim=True)
+    return F.adaptive_avg_pool2d(x, output_size)
+
+
 def by_patches(x: Tensor) -> bool:
     """Whether a stacked convolution gathers patches (GPU) or merges clients into channels (CPU)."""
     return x.is_cuda
