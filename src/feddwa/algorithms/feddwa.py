@@ -39,10 +39,13 @@ class FedDWA(Algorithm):
     top_k: int = 5  # K: partners kept per client, itself included
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
     guidance_epochs: int = 1  # g: how far "ahead" looks
+    tested: Literal["local", "guidance"] = "local"  # the models that are tested after training
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")
         require(self.guidance_epochs >= 1, "--param guidance_epochs", self.guidance_epochs, "at least 1")
+        known = self.tested == "local" or self.guidance == "ahead"
+        require(known, "--param tested", self.tested, f"local: guidance={self.guidance} is not made by clients")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client; for "last" also each client's last local model, at first the initial."""
@@ -69,6 +72,10 @@ class FedDWA(Algorithm):
         if self.guidance == "last":
             new["last"] = put(server["last"], cohort.ids, local)
         return new, {"weights": weights}
+
+    def trained(self, upload: State, memory: State) -> Rows:
+        """The local model v_i, or the guidance model u_i (the paper's appendix compares it with w_i)."""
+        return upload["model" if self.tested == "local" else "guidance"]
 
     def _guidance(self, server: State, cohort: Cohort, upload: State) -> Rows:
         if self.guidance == "ahead":

@@ -1,0 +1,146 @@
+"""Commands about the paper: `feddwa reproduce`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+from rich.console import Console
+
+from feddwa.errors import InputError, require
+
+if TYPE_CHECKING:
+    from feddwa.paper.specs import Experiment
+    from feddwa.paper.store import Store
+    from feddwa.paper.tables import Table
+
+
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """Run what is missing of a table or figure of the paper, and show ours beside the paper's numbers."""
+
+    what: tyro.conf.Positional[str] = ""
+    """Name from `feddwa reproduce --list`; `docs` writes the page with all of them from the results that there are."""
+    list: bool = False
+    """List the tables and figures."""
+    columns: tuple[str, ...] = ()
+    """Only these, e.g. cifar10/pathological."""
+    methods: tuple[str, ...] = ()
+    """Only these."""
+    seeds: int | None = None
+    """Runs of each cell, with seeds 0, 1, ...; default: the paper's three."""
+    scale: Literal["paper", "smoke"] = "paper"
+    """paper, or smoke: two rounds on digits, to see that everything runs."""
+    results: str | None = None
+    """Folder of results; default: results, or runs/smoke. What is there is not run again."""
+    data_dir: str | None = None
+    """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    time_limit: float | None = None
+    """Begin no further run after so many seconds."""
+    dry_run: bool = False
+    """Only say what is there, what is missing and how long it may take."""
+    out: str | None = None
+    """Where figures go; default: runs/figures, or docs for `docs`."""
+
+
+def reproduce_command(config: ReproduceConfig) -> int:
+    """`feddwa reproduce`."""
+    from feddwa.paper import reproduce, specs
+    from feddwa.paper.reproduce import default_results
+    from feddwa.paper.store import Store
+
+    console = Console()
+    if config.list or not config.what:
+        _list(console)
+        return 0
+    require(config.seeds is None or config.seeds >= 1, "--seeds", config.seeds, "at least 1")
+    store = Store(Path(config.results) if config.results else default_results(config.scale))
+    if config.what == "docs":
+        return _docs(console, config, store)
+    chosen = specs.experiment(config.what).select(config.columns, config.methods)
+    if config.dry_run:
+        _dry_run(console, config, chosen, store)
+        return 0
+    failed: list[str] = []
+    if chosen.trains:
+        progress = reproduce(
+            config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
+            results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
+            time_limit=config.time_limit, tell=lambda text: console.print(text, highlight=False, soft_wrap=True),
+        )  # fmt: skip
+        failed = progress.failed
+        if progress.without_data and not progress.found and not progress.made:
+            raise InputError(f"reproduce {config.what}: none of its data are at hand: {progress.without_data[0]}")
+    _show(console, config, chosen, store)
+    return 1 if failed else 0
+
+
+def _seeds(config: ReproduceConfig) -> tuple[int, ...] | None:
+    return None if config.seeds is None else tuple(range(config.seeds))
+
+
+def _list(console: Console) -> None:
+    from feddwa.paper.specs import experiments
+
+    for name, each in experiments().items():
+        size = f"{len(each.cells())} cells x {each.seeds} seeds" if each.trains else "computed in seconds"
+        console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
+    console.print(f"{'docs':<22}  The page with all of them, from the results that there are", highlight=False)
+
+
+def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
+    """A line per cell: what is there, what is missing, how long that may take."""
+    from feddwa.paper.reproduce import default_seeds, estimate, plan
+
+    if not chosen.trains:
+        console.print(f"{chosen.name}: computed, nothing to run", highlight=False)
+        return
+    seeds = _seeds(config) or default_seeds(chosen, config.scale)
+    cells = plan(chosen, seeds, store, config.scale)
+    total, unknown = 0.0, 0
+    for cell in cells:
+        seconds = estimate(cell, cells, store) if cell.missing else 0.0
+        total, unknown = total + (seconds or 0), unknown + (seconds is None) * len(cell.missing)
+        time = "" if not cell.missing else "  time unknown" if seconds is None else f"  about {seconds:.0f} s"
+        state = "done" if not cell.missing else f"{len(seeds) - len(cell.missing)} of {len(seeds)} seeds done"
+        console.print(f"{cell!s:<60}  {state}{time}", highlight=False, soft_wrap=True)
+    missing = sum(len(cell.missing) for cell in cells)
+    console.print(
+        f"{missing} of {len(cells) * len(seeds)} runs missing; about {total:.0f} s where the time is known, "
+        f"{unknown} runs of unknown time",
+        highlight=False,
+    )
+
+
+def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
+    """The tables, what to keep in mind, and the figures' paths."""
+    from feddwa.paper.figures import draw
+    from feddwa.paper.tables import tables_of
+
+    for table in tables_of(chosen, store, config.scale):
+        _print(console, table)
+    for remark in (*chosen.claims, *chosen.remarks):
+        console.print(f"- {remark}", highlight=False)
+    for path in draw(chosen, store, Path(config.out or "runs/figures"), config.scale):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _print(console: Console, table: "Table") -> None:
+    from rich.table import Table as RichTable
+
+    drawn = RichTable(title=table.title, caption=table.note or None)
+    for number, name in enumerate(table.header):
+        drawn.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        drawn.add_row(*(f"[bold]{cell[:-1]}[/bold]" if cell.endswith("*") else cell for cell in row))
+    console.print(drawn)
+
+
+def _docs(console: Console, config: ReproduceConfig, store: "Store") -> int:
+    from feddwa.paper.page import write_page
+
+    for path in write_page(store, Path(config.out or "docs")):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,205 @@
+"""Results as figures: SVG files that come out byte for byte the same from the same results."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feddwa.paper.run import KEPT_ROUNDS, TOP
+from feddwa.paper.specs import Column, Experiment, Row, Scale
+from feddwa.paper.store import Record, Store
+from feddwa.paper.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind people can tell apart; where there are more lines, dashes begin again.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
+OURS = "#D55E00"  # FedDWA, wherever other methods are beside it
+PER_ROW = 3
+
+
+def draw(experiment: Experiment, store: Store, folder: Path, scale: Scale = "paper") -> list[Path]:
+    """Draw what there is of an experiment; nothing where nothing was run."""
+    makers: dict[str, Callable[[Experiment, Store, Scale], dict[str, Any]]] = {
+        "sweep": _sweep, "curves": _curves, "similarity": _similarity, "heatmaps": _heatmaps, "grid": _curves,
+    }  # fmt: skip
+    if experiment.kind not in makers:
+        return []
+    figures = makers[experiment.kind](experiment, store, scale)
+    return [_save(figure, folder / f"{experiment.name}{suffix}.svg") for suffix, figure in figures.items()]
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "feddwa", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+    return path
+
+
+def _summaries(experiment: Experiment, store: Store, scale: Scale) -> dict[Column, dict[Row, Summary]]:
+    """Columns of which there is something, with what there is."""
+    found: dict[Column, dict[Row, Summary]] = {}
+    for column in experiment.columns:
+        cells = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
+        known = {row: summary for row, summary in cells.items() if summary is not None}
+        if known:
+            found[column] = known
+    return found
+
+
+def _panels(count: int, width: float = 4.2, height: float = 3.2) -> tuple["Figure", list["Axes"]]:
+    from matplotlib.figure import Figure  # only who draws pays for the import
+
+    across = min(count, PER_ROW)
+    down = -(-count // across)
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def _style(number: int, method: str = "") -> dict[str, Any]:
+    if method == "feddwa":
+        return {"color": OURS, "linewidth": 2.0, "zorder": 3}
+    colours = [colour for colour in COLOURS if colour != OURS or not method]
+    dashes = ("-", "--", ":")[number // len(colours) % 3]
+    return {"color": colours[number % len(colours)], "linestyle": dashes, "linewidth": 1.2}
+
+
+def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
+    """One line a column: the best round over what the rows vary, with the spread over seeds."""
+    found = _summaries(experiment, store, scale)
+    if not found:
+        return {}
+    figure, (axis,) = _panels(1, 5.6, 3.6)
+    for number, (column, cells) in enumerate(found.items()):
+        x = [int(row.param[-1].partition("=")[2]) for row in cells]
+        spreads = [summary.measured for summary in cells.values()]
+        errors = [spread.std or 0 for spread in spreads]
+        means = [spread.mean for spread in spreads]
+        axis.errorbar(x, means, errors, marker="o", markersize=3, capsize=2, label=column.name, **_style(number))
+    axis.set_xlabel(experiment.axis)
+    axis.set_ylabel("accuracy, % (paper's metric, best round)")
+    axis.set_xticks(sorted({int(row.param[-1].partition("=")[2]) for row in experiment.rows}))
+    axis.legend(fontsize=8, frameon=False)
+    return {"": figure}
+
+
+def _curves(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
+    """A panel per column: the paper's metric over rounds, mean over seeds."""
+    found = _summaries(experiment, store, scale)
+    if not found:
+        return {}
+    figure, axes = _panels(len(found))
+    several = len({row.method for row in experiment.rows}) > 1
+    for axis, (column, cells) in zip(axes, found.items(), strict=True):
+        for number, row in enumerate(experiment.rows):
+            if row in cells:
+                series = _mean([record["series"][row.series] for record in cells[row].records.values()])
+                style = _style(number, row.method if several else "")
+                axis.plot(range(1, len(series) + 1), series, label=row.label, **style)
+        axis.set_title(column.name, fontsize=10)
+        axis.set_xlabel("round")
+        axis.set_ylabel("accuracy, %")
+    handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    return {"": figure}
+
+
+def _similarity(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
+    """The score over rounds, and maps of everybody's top partners."""
+    found = _summaries(experiment, store, scale)
+    if not found:
+        return {}
+    column, cells = next(iter(found.items()))
+    figure, (axis,) = _panels(1, 5.6, 3.4)
+    for number, (row, summary) in enumerate(cells.items()):
+        series = _mean([record["partners"] for record in summary.records.values()])
+        axis.plot(range(1, len(series) + 1), series, label=row.label, **_style(number, row.method))
+    axis.axhline(0.368, color="#999999", linewidth=0.8, linestyle=":", label="chance")
+    axis.set_xscale("log")
+    axis.set_xlabel("round")
+    axis.set_ylabel("share of top-5 partners in own group")
+    axis.set_title(column.name, fontsize=10)
+    axis.legend(fontsize=8, frameon=False)
+    return {"": figure, "-maps": _partner_maps(cells)}
+
+
+def _partner_maps(cells: dict[Row, Summary]) -> "Figure":
+    """Methods down, rounds across: black where a client is among another's top partners (first seed)."""
+    from matplotlib.figure import Figure
+
+    records = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
+    rounds = [number for number in KEPT_ROUNDS if all(str(number) in record["weights"] for record in records.values())]
+    figure = Figure(figsize=(2.1 * len(rounds) + 0.4, 2.1 * len(records)), layout="constrained")
+    axes = figure.subplots(len(records), len(rounds), squeeze=False)
+    for line, (row, record) in zip(axes, records.items(), strict=True):
+        for axis, number in zip(line, rounds, strict=True):
+            axis.imshow(top_partners(_matrix(record, number)), cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+            _frame(axis, record)
+            axis.set_title(f"{row.label}, round {number}", fontsize=9)
+    return figure
+
+
+def top_partners(weights: np.ndarray, top: int = TOP) -> np.ndarray:
+    """(N, N) ones where j is i itself or among the others with the largest positive weights."""
+    others = np.where(np.eye(len(weights), dtype=bool), -np.inf, weights)
+    best = np.argsort(-others, axis=1, kind="stable")[:, : top - 1]
+    chosen = np.eye(len(weights))
+    np.put_along_axis(chosen, best, (np.take_along_axis(others, best, 1) > 0).astype(float), 1)
+    np.fill_diagonal(chosen, 1)
+    return chosen
+
+
+def _heatmaps(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
+    """One figure per dataset: all weights of the first round, and those kept in the last, for every division."""
+    found = _summaries(experiment, store, scale)
+    figures = {}
+    for dataset in dict.fromkeys(column.dataset for column in found):
+        own = {column: cells for column, cells in found.items() if column.dataset == dataset}
+        panels = [
+            (f"{column.name.partition('/')[2]}\n{row.label}, round {number}", record, number)
+            for column, cells in own.items()
+            for row, summary in cells.items()
+            for record in [next(iter(summary.records.values()))]
+            for number in ([1] if row.param else [max(map(int, record["weights"]))])
+        ]
+        figures[f"-{dataset}"] = _heatmap_panels(panels)
+    return figures
+
+
+def _heatmap_panels(panels: Sequence[tuple[str, Record, int]]) -> "Figure":
+    from matplotlib.colors import PowerNorm
+
+    figure, axes = _panels(len(panels), 3.2, 3.3)
+    for axis, (title, record, number) in zip(axes, panels, strict=True):
+        # The square root shows a weight of 0.05 beside one of 0.8.
+        axis.imshow(_matrix(record, number), cmap="viridis", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+        _frame(axis, record)
+        axis.set_title(title, fontsize=9)
+    return figure
+
+
+def _frame(axis: "Axes", record: Record) -> None:
+    """Lines between the true groups, no ticks."""
+    groups = record["groups"]
+    for place in range(1, len(groups)):
+        if groups[place] != groups[place - 1]:
+            axis.axhline(place - 0.5, color="#999999", linewidth=0.5)
+            axis.axvline(place - 0.5, color="#999999", linewidth=0.5)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def _matrix(record: Record, number: int) -> np.ndarray:
+    return np.array(record["weights"][str(number)]) / 1000
+
+
+def _mean(series: Sequence[Sequence[float]]) -> list[float]:
+    return [float(value) for value in np.mean([list(map(float, values)) for values in series], axis=0)]

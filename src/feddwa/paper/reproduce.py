@@ -1,0 +1,160 @@
+"""Run what is missing of a table or figure: `reproduce("table1", ...)`."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from feddwa.config import RunConfig
+from feddwa.errors import InputError
+from feddwa.paper import run
+from feddwa.paper.specs import Column, Experiment, Row, Scale, experiment, unique_cells
+from feddwa.paper.store import Store
+
+Tell = Callable[[str], None]
+Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (what, rounds) -> who is shown the rounds
+
+SMOKE_SEEDS = (0,)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of the plan."""
+
+    config: RunConfig
+    column: Column
+    row: Row
+    missing: tuple[int, ...]  # seeds
+
+    def __str__(self) -> str:
+        return f"{self.column.name} {self.row.name}"
+
+
+@dataclass
+class Progress:
+    """What became of a plan, in cells times seeds."""
+
+    found: int = 0  # were there already
+    made: int = 0
+    left: int = 0  # no time for them
+    failed: list[str] = field(default_factory=list)  # and why
+    without_data: list[str] = field(default_factory=list)  # columns, and why
+
+
+def default_results(scale: Scale) -> Path:
+    """Where results are kept: the published ones are never mixed with those of a smoke test."""
+    return Path("results") if scale == "paper" else Path("runs/smoke")
+
+
+def default_seeds(chosen: Experiment, scale: Scale) -> tuple[int, ...]:
+    """0, 1, 2 where the paper averages three runs."""
+    return tuple(range(chosen.seeds)) if scale == "paper" else SMOKE_SEEDS
+
+
+def plan(chosen: Experiment, seeds: Sequence[int], store: Store, scale: Scale = "paper") -> list[Cell]:
+    """The cells of an experiment in the order in which they are run, with the seeds that each still lacks."""
+    cells = unique_cells(((chosen, column, row) for column, row in chosen.cells()), scale)
+    return [
+        Cell(config, column, row, tuple(store.missing(config, seeds))) for config, (_, column, row) in cells.items()
+    ]
+
+
+def estimate(cell: Cell, cells: Sequence[Cell], store: Store) -> float | None:
+    """Seconds that a cell's missing seeds will take: what the same method took on these data, if it was run there."""
+    alike = [other.config for other in cells if _costs_the_same(other.config, cell.config)]
+    known = [record["seconds"] for config in alike for record in store.all(config).values()]
+    return median(known) * len(cell.missing) if known else None
+
+
+def _costs_the_same(a: RunConfig, b: RunConfig) -> bool:
+    same = ("algorithm", "dataset", "clients", "participation", "rounds")
+    return all(getattr(a, key) == getattr(b, key) for key in same)
+
+
+def reproduce(
+    name: str,
+    *,
+    columns: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    results: Path | None = None,
+    scale: Scale = "paper",
+    data_dir: str | None = None,
+    device: str = "auto",
+    time_limit: float | None = None,
+    version: str | None = None,
+    tell: Tell = print,
+    watch: Watch = lambda what, rounds: nullcontext(lambda line: None),
+) -> Progress:
+    """Run every cell of an experiment that is not there yet; each is stored as soon as it is done.
+
+    No cell is begun once `time_limit` seconds have passed. Columns whose data are not at hand are left out, and told,
+    unless they were asked for by name. A cell that fails does not stop the others.
+    """
+    start, chosen = time.monotonic(), experiment(name).select(columns, methods)
+    if not chosen.trains:
+        raise InputError(f"reproduce {name}: is computed, there is nothing to train; use the command line")
+    store = Store(results or default_results(scale))
+    seeds = default_seeds(chosen, scale) if seeds is None else tuple(seeds)
+    cells = plan(chosen, seeds, store, scale)
+    progress = Progress(found=sum(len(seeds) - len(cell.missing) for cell in cells))
+    absent: dict[str, str] = {}  # dataset -> why
+    for cell in cells:
+        if not cell.missing or cell.config.dataset in absent:
+            progress.left += len(cell.missing)
+            continue
+        if time_limit is not None and time.monotonic() - start > time_limit:
+            progress.left += len(cell.missing)
+            continue
+        config = dataclasses.replace(cell.config, data_dir=data_dir, device=device)
+        try:
+            run.dataset(config.dataset, data_dir)
+        except InputError as error:
+            if columns:
+                raise
+            absent[config.dataset] = str(error)
+            tell(f"{config.dataset}: not at hand, its columns are left out ({error})")
+            progress.left += len(cell.missing)
+            continue
+        _run(cell, config, store, progress, (start, time_limit), version, tell, watch)
+    progress.without_data = [f"{dataset}: {why}" for dataset, why in absent.items()]
+    return progress
+
+
+def _run(
+    cell: Cell,
+    config: RunConfig,
+    store: Store,
+    progress: Progress,
+    clock: tuple[float, float | None],
+    version: str | None,
+    tell: Tell,
+    watch: Watch,
+) -> None:
+    """One cell, all its missing seeds; stops between two of them when time is up."""
+    start, limit = clock
+    done = 0
+    try:
+        with watch(f"{cell} ({len(cell.missing)} seeds)", config.rounds or 0) as observe:
+            outcomes = run.run_cell(
+                config,
+                cell.missing,
+                lambda seed: run.task(config, seed),
+                lambda seed: store.work(config, seed),
+                observe,
+            )
+            for outcome in outcomes:
+                path = store.save(config, run.record_of(config, outcome, version))
+                done += 1
+                accuracy = outcome.lines[-1]["before"]["all"]
+                tell(f"{cell}, seed {outcome.seed}: {accuracy:.2f} %, {outcome.summary['seconds']:.1f} s, {path.name}")
+                if limit is not None and time.monotonic() - start > limit:
+                    break
+    except (InputError, RuntimeError) as error:
+        progress.failed.append(f"{cell}: {error}")
+        tell(f"{cell}: failed: {error}")
+    progress.made += done
+    progress.left += len(cell.missing) - done

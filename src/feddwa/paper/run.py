@@ -1,0 +1,143 @@
+"""From a cell to its results. All training of reproductions goes through `run_cell`."""
+
+import dataclasses
+import functools
+import json
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feddwa import experiment
+from feddwa.config import RunConfig
+from feddwa.data import partition as partitions
+from feddwa.data import sources
+from feddwa.data.dataset import Dataset
+from feddwa.data.task import Task
+from feddwa.paper.store import Record, code_version, settings
+
+Observer = Callable[[dict[str, Any]], None]
+KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are kept, besides the last
+PAIRWISE = ("feddwa", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
+TOP = 5  # partners that are looked at, the client itself among them
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one seed of a cell came to."""
+
+    seed: int
+    lines: Sequence[Mapping[str, Any]]  # metrics.jsonl
+    clients: Sequence[float]  # percent right of every client's last personalised model
+    weights: Sequence[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m)
+    groups: np.ndarray | None  # (N,) the true group of each client, where there are any
+    summary: Mapping[str, Any]  # summary.json
+
+
+def run_cell(
+    config: RunConfig,
+    seeds: Sequence[int],
+    task_of: Callable[[int], Task],
+    work_of: Callable[[int], Path],
+    observe: Observer = lambda line: None,
+) -> Iterator[Outcome]:
+    """Train a cell with several seeds: outcomes in the order of seeds, each as soon as it is there.
+
+    `task_of` gives a seed's data, `work_of` the run directory in which it is at work, removed when it is done.
+    """
+    for seed in seeds:
+        own, work = dataclasses.replace(config, seed=seed, out=str(work_of(seed))), work_of(seed)
+        shutil.rmtree(work, ignore_errors=True)
+        result = experiment.run_task(own, task_of(seed), observe)
+        final = json.loads((work / "clients.jsonl").read_text(encoding="utf-8").splitlines()[-1])["before"]
+        shutil.rmtree(work)
+        yield Outcome(seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
+
+
+@functools.lru_cache(maxsize=1)
+def dataset(name: str, data_dir: str | None) -> Dataset:
+    """The dataset of the cells that are run now, loaded once: they come in the order of datasets."""
+    return sources.load(name, data_dir)
+
+
+def task(config: RunConfig, seed: int) -> Task:
+    """The data of a cell, divided as the seed has it."""
+    data = dataset(config.dataset, config.data_dir)
+    clients = config.clients or max(1, data.owners)
+    return Task(data, partitions.make(config.partition, config.partition_parameters(), data, clients, seed))
+
+
+def record_of(config: RunConfig, outcome: Outcome, version: str | None = None) -> Record:
+    """An outcome as it is stored. Accuracies are percent.
+
+    series.paper      participants, weighted by test samples, before local training: what the paper's code logs
+    series.all        all clients, unweighted, before local training; one longer: the models that the run delivers
+    series.after      participants, weighted, after local training
+    clients           every client's accuracy at the end
+    partners, mass    of every round, where there are groups: share of the top-5 partners, and of the weight, inside
+    weights           P in thousandths after some rounds
+    """
+    lines, summary = outcome.lines, outcome.summary
+    record = {
+        "seed": outcome.seed,
+        "config": settings(config),
+        "code": version or code_version(),
+        "hardware": hardware(summary["device"]),
+        "seconds": summary["seconds"],
+        "bytes_down": summary["bytes_down_per_client_round"],
+        "bytes_up": summary["bytes_up_per_client_round"],
+        "flops": summary["flops_per_client_round"],
+        "series": {
+            "paper": [line["before"]["participants_weighted"] for line in lines[:-1]],
+            "all": [line["before"]["all"] for line in lines],
+            "after": [line["after"]["participants_weighted"] for line in lines[:-1]],
+        },
+        "clients": list(outcome.clients),
+    }
+    if outcome.groups is None:
+        return record
+    groups = [(weights, outcome.groups[cohort]) for cohort, weights in outcome.weights]
+    record["partners"] = [round(partner_share(weights, own), 4) for weights, own in groups]
+    record["mass"] = [round(group_mass(weights, own), 4) for weights, own in groups]
+    if config.algorithm in PAIRWISE and config.participation == 1:
+        record["groups"] = outcome.groups.tolist()
+        kept = [number for number in (*KEPT_ROUNDS, len(groups)) if number <= len(groups)]
+        record["weights"] = {
+            str(number): np.rint(1000 * outcome.weights[number - 1][1]).astype(int).tolist() for number in kept
+        }
+    return record
+
+
+def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:
+    """Mean over clients of the share of its top partners that belong to its group.
+
+    The client itself counts, and the others with the largest positive weights. Who listens to fewer has partners that
+    are outside; in a group smaller than `top` only so many are looked for.
+    """
+    inside = []
+    for i, row in enumerate(weights):
+        wanted = min(top, int((groups == groups[i]).sum()))
+        others = np.where(np.arange(len(row)) == i, -np.inf, row)
+        best = np.argsort(-others, kind="stable")[: wanted - 1]
+        friends = (others[best] > 0) & (groups[best] == groups[i])
+        inside.append((1 + friends.sum()) / wanted)
+    return float(np.mean(inside))
+
+
+def group_mass(weights: np.ndarray, groups: np.ndarray) -> float:
+    """Mean over clients of the weight that stays inside the own group."""
+    return float((weights * (groups[:, None] == groups)).sum(1).mean())
+
+
+def hardware(device: str) -> str:
+    """The machine in a line."""
+    return (
+        f"{device}, torch {torch.__version__}"
+        if device != "cpu"
+        else f"{platform.machine()}, torch {torch.__version__}"
+    )

@@ -1,0 +1,159 @@
+"""Results in numbers: means and spreads over seeds, ties, gains over Local, gaps to the paper."""
+
+import functools
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+
+from feddwa.paper.specs import Column, Experiment, Row, Scale
+from feddwa.paper.store import Record, Store
+
+GAP = 2.0  # points between ours and the paper's number that want a reason
+MIB, GIGA = 2**20, 1e9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds: each seed's value."""
+
+    values: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values.values())
+
+    @property
+    def std(self) -> float | None:
+        """Of a single run, estimated from several; None from one."""
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+
+    def __format__(self, digits: str) -> str:
+        spread = "" if self.std is None else f" ± {self.std:{digits}}"
+        return f"{self.mean:{digits}}{spread}"
+
+
+def tie(a: Spread, b: Spread) -> bool:
+    """Whether a difference is below one standard deviation of it, seed by seed on the same data."""
+    differences = [a.values[seed] - b.values[seed] for seed in a.values if seed in b.values]
+    if len(differences) < 2:
+        return a.mean == b.mean
+    return abs(statistics.fmean(differences)) <= statistics.stdev(differences)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What joining brings to single clients: accuracy at the end less that of Local on the same data, in points."""
+
+    mean: float
+    worst_decile: float  # mean of the worst tenth of the clients
+    losers: float  # share of clients that lose by joining, in percent
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A cell over its seeds. Accuracies are percent."""
+
+    measured: Spread  # the row's series, best round: the paper's metric
+    best: Spread  # all clients, unweighted, best round
+    last: Spread  # all clients, unweighted, the models that the run delivers
+    gain: Gain | None
+    mib: float  # up and down, per participating client and round
+    gflops: float  # of a participating client's local training a round
+    seconds: float  # of one seed
+    hardware: tuple[str, ...]
+    records: Mapping[int, Record]
+
+
+def summarise(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper") -> Summary | None:
+    """What a cell came to; None where it was not run."""
+    records = store.all(experiment.config(column, row, scale))
+    if not records:
+        return None
+    alone = store.all(experiment.config(column, Row("local", ""), scale)) if row.method != "local" else {}
+    last = {seed: record["series"]["all"][-1] for seed, record in records.items()}
+    return Summary(
+        measured=Spread({seed: max(_known(record["series"][row.series])) for seed, record in records.items()}),
+        best=Spread({seed: max(_known(record["series"]["all"])) for seed, record in records.items()}),
+        last=Spread(last),
+        gain=gain_over(records, alone),
+        mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
+        gflops=_mean(record["flops"] for record in records.values()) / GIGA,
+        seconds=_mean(record["seconds"] for record in records.values()),
+        hardware=tuple(sorted({record["hardware"] for record in records.values()})),
+        records=records,
+    )
+
+
+def gain_over(records: Mapping[int, Record], alone: Mapping[int, Record]) -> Gain | None:
+    """The clients of all seeds that both were run with."""
+    common = [seed for seed in records if seed in alone]
+    if not common:
+        return None
+    gains = np.concatenate([np.subtract(records[seed]["clients"], alone[seed]["clients"]) for seed in common])
+    worst = np.sort(gains)[: max(1, len(gains) // 10)]
+    return Gain(float(gains.mean()), float(worst.mean()), 100 * float((gains < 0).mean()))
+
+
+def leaders(cells: Mapping[Row, Summary]) -> set[str]:
+    """The names of the rows with the highest measured mean, and of those that tie with it."""
+    if not cells:
+        return set()
+    first = max(cells.values(), key=lambda summary: summary.measured.mean).measured
+    return {row.name for row, summary in cells.items() if summary.measured is first or tie(first, summary.measured)}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A cell that differs from the paper by more than GAP points."""
+
+    experiment: Experiment
+    column: Column
+    row: Row
+    ours: float
+    paper: float
+    reason: str | None
+
+
+def gaps(experiment: Experiment, store: Store) -> list[Gap]:
+    """Every large difference to the paper, with the sentence that explains it where there is one."""
+    found = []
+    for column in experiment.columns:
+        for row in experiment.rows:
+            paper, summary = experiment.number(column, row), summarise(experiment, column, row, store)
+            if paper is not None and summary is not None and abs(summary.measured.mean - paper) > GAP:
+                reason = reason_for(experiment, column, row)
+                found.append(Gap(experiment, column, row, summary.measured.mean, paper, reason))
+    return found
+
+
+def reason_for(experiment: Experiment, column: Column, row: Row) -> str | None:
+    """The sentence for a cell, else that for its row in all columns, else that for its column."""
+    tables = _reasons().get(experiment.name, {})
+    own = tables.get(column.name, {})
+    return own.get(row.name) or tables.get("*", {}).get(row.name) or own.get("*")
+
+
+@functools.cache
+def _reasons() -> dict[str, dict[str, dict[str, str]]]:
+    return tomllib.loads(resources.files(__package__).joinpath("gaps.toml").read_text(encoding="utf-8"))
+
+
+def rounds_until(series: Iterable[float], level: float) -> int | None:
+    """The first round (from 1) from which a series stays at or above a level to the end."""
+    values = list(series)
+    below = [number for number, value in enumerate(values, 1) if value < level]
+    first = below[-1] + 1 if below else 1
+    return first if first <= len(values) else None
+
+
+def _known(series: Iterable[float | None]) -> list[float]:
+    return [value for value in series if value is not None] or [float("nan")]
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)

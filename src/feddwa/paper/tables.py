@@ -1,0 +1,175 @@
+"""Results as tables: the same rows for the terminal and for docs/reproduction.md."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from feddwa.paper import costs
+from feddwa.paper.run import KEPT_ROUNDS
+from feddwa.paper.specs import Column, Experiment, Row, Scale, methods
+from feddwa.paper.store import Store
+from feddwa.paper.summary import Summary, leaders, rounds_until, summarise
+
+MISSING = "not run here"
+FOUND = 0.95  # share of partners inside the own group from which on the groups count as found
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows; the first column is a name, the others are numbers. A "*" at the end of one means: in front."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+
+
+def tables_of(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
+    """The tables of an experiment, from what there is."""
+    return _MAKERS[experiment.kind](experiment, store, scale)
+
+
+def _cells(experiment: Experiment, column: Column, store: Store, scale: Scale) -> dict[Row, Summary]:
+    found = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
+    return {row: summary for row, summary in found.items() if summary is not None}
+
+
+def overview(experiment: Experiment, store: Store, scale: Scale = "paper") -> Table:
+    """All cells at a glance: ours (the paper's metric), and the paper's number behind a stroke."""
+    columns = {column: _cells(experiment, column, store, scale) for column in experiment.columns}
+    first = {column: leaders(cells) for column, cells in columns.items()}
+    rows = [
+        (row.label, *(_glance(experiment, column, row, cells, first[column]) for column, cells in columns.items()))
+        for row in experiment.rows
+    ]
+    note = "Best round of the paper's metric, mean ± standard deviation over seeds, and behind / the paper's number."
+    return Table("At a glance", ("method", *(column.name for column in columns)), rows, note)
+
+
+def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, Summary], first: set[str]) -> str:
+    paper = experiment.number(column, row)
+    printed = "" if paper is None else f" / {paper:.2f}"
+    if row not in cells:
+        return f"{MISSING}{printed}"
+    return f"{cells[row].measured:.2f}{printed}" + "*" * (row.name in first)
+
+
+def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """The overview, and a table with everything for every column that was run."""
+    details = [_detail(experiment, column, store, scale) for column in experiment.columns]
+    return [overview(experiment, store, scale), *(table for table in details if table is not None)]
+
+
+def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table | None:
+    cells = _cells(experiment, column, store, scale)
+    if not cells:
+        return None
+    first = leaders(cells)
+    rows = []
+    for row in experiment.rows:
+        paper = experiment.number(column, row)
+        name = (row.label, "" if paper is None else f"{paper:.2f}")
+        rows.append((*name, *_numbers(cells[row], row.name in first)) if row in cells else (*name, MISSING, *[""] * 8))
+    header = (
+        "method", "paper", "paper's metric", "all clients, best", "all clients, last", "gain over Local",
+        "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
+    )  # fmt: skip
+    seeds = sorted({seed for summary in cells.values() for seed in summary.records})
+    machines = sorted({machine for summary in cells.values() for machine in summary.hardware})
+    return Table(
+        column.name, header, rows, f"{column.text}. Seeds {', '.join(map(str, seeds))}; {'; '.join(machines)}."
+    )
+
+
+def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
+    gain = summary.gain
+    joined = (
+        ("", "", "") if gain is None else (f"{gain.mean:+.2f}", f"{gain.worst_decile:+.2f}", f"{gain.losers:.0f} %")
+    )
+    return (
+        f"{summary.measured:.2f}" + "*" * first, f"{summary.best:.2f}", f"{summary.last:.2f}", *joined,
+        f"{summary.mib:.2f}", f"{summary.gflops:.1f}", f"{summary.seconds:.0f}",
+    )  # fmt: skip
+
+
+def _similarity(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """Share of the top-5 partners inside the own group, and when the groups are found."""
+    return [_similarity_of(experiment, column, store, scale) for column in experiment.columns]
+
+
+def _similarity_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
+    cells, rows = _cells(experiment, column, store, scale), []
+    for row in experiment.rows:
+        if row not in cells:
+            rows.append((row.label, MISSING, *[""] * (len(KEPT_ROUNDS) + 1)))
+            continue
+        series = [record["partners"] for record in cells[row].records.values()]
+        mean = [sum(values) / len(values) for values in zip(*series, strict=True)]
+        shown = [f"{mean[number - 1]:.2f}" if number <= len(mean) else "" for number in KEPT_ROUNDS]
+        until = [rounds_until(values, FOUND) for values in series]
+        text = ", ".join("never" if number is None else str(number) for number in until)
+        rows.append((row.label, *shown, f"{mean[-1]:.2f}", text))
+    header = ("method", *(f"round {number}" for number in KEPT_ROUNDS), "last round", f"from which round >= {FOUND}")
+    return Table(column.name, header, rows, "Mean over seeds; the last column seed by seed.")
+
+
+def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """In-group weight and partners of the first and the last round."""
+    rows = []
+    for column in experiment.columns:
+        for row, summary in _cells(experiment, column, store, scale).items():
+            record = next(iter(summary.records.values()))
+            ends = [f"{record[key][place]:.2f}" for key in ("mass", "partners") for place in (0, -1)]
+            rows.append((f"{column.name}, {row.label}", *ends))
+    missing = [column.name for column in experiment.columns if not _cells(experiment, column, store, scale)]
+    rows += [(name, MISSING, "", "", "") for name in missing]
+    header = ("data", "weight in group, round 1", "last", "partners in group, round 1", "last")
+    return [Table("Weight and partners inside the own group", header, rows)]
+
+
+def _communication(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    rows = []
+    for method, title in methods().items():
+        cells = []
+        for column in experiment.columns:
+            ours, paper = costs.communication(column.dataset, method), experiment.paper.get((column.name, method))
+            cells += [f"{ours.models:.2f}", f"{ours.mib:.2f}", "" if paper is None else f"{paper:.2f}"]
+        rows.append((title, *cells))
+    header = ["method"]
+    for column in experiment.columns:
+        header += [f"{column.name}: models", "MiB", "paper"]
+    return [Table("Per participating client and round, up and down, 20 clients", tuple(header), rows)]
+
+
+def _flops(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    rows = []
+    for column in experiment.columns:
+        for method, title in methods().items():
+            ours, paper = costs.flops(column.dataset, method), experiment.paper.get((column.name, method))
+            printed = "" if paper is None else f"{paper:.1e}"
+            rows.append((title, f"{ours.passes:.1f}", f"{ours.paper:.2e}", printed, f"{ours.client:.2e}"))
+    header = ("method", "passes", "paper's convention", "paper", "one client, forward and backward")
+    return [Table("CIFAR-10, 20 clients, a round", header, rows)]
+
+
+def _toy(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    example = costs.toy()
+    rows = [(_vector(p), f"{value:.2f}") for p, value in example.candidates]
+    rows.append((f"FedDWA's rule: {_vector(example.simplified)}", f"{example.value:.2f}"))
+    return [Table("W = diag(0, 0, 1)", ("weights p", "p' W p"), rows)]
+
+
+def _vector(p: object) -> str:
+    return "(" + ", ".join(f"{value:g}" for value in p) + ")"  # type: ignore[attr-defined]
+
+
+_MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
+    "table": _grids,
+    "grid": _grids,
+    "sweep": lambda experiment, store, scale: [overview(experiment, store, scale)],
+    "curves": lambda experiment, store, scale: [overview(experiment, store, scale)],
+    "similarity": _similarity,
+    "heatmaps": _maps,
+    "communication": _communication,
+    "flops": _flops,
+    "toy": _toy,
+}

@@ -1,0 +1,208 @@
+"""Cells are run once, stored under stable names, and go on where they stopped; at smoke scale, on digits."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from feddwa.algorithms import FedDWA
+from feddwa.config import RunConfig
+from feddwa.errors import InputError
+from feddwa.paper import reproduce, run, specs
+from feddwa.paper.reproduce import plan
+from feddwa.paper.store import Store, cell_name, settings, to_text
+from tests.algorithms.conftest import federation
+from tests.conftest import NETWORKS, small_data
+
+TRAINED = [name for name, each in specs.experiments().items() if each.trains]
+QUIET = {"scale": "smoke", "tell": lambda text: None}
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Two columns, three methods of Table 1 at smoke scale."""
+    folder = tmp_path_factory.mktemp("results")
+    chosen = {"columns": ["cifar10/pathological", "cifar10/practical1"], "methods": ["feddwa", "local", "fedavg"]}
+    progress = reproduce("table1", **chosen, results=folder, seeds=(0, 1), **QUIET)
+    return folder, chosen, progress
+
+
+def test_a_result_says_everything(done):
+    folder, _, progress = done
+    assert (progress.found, progress.made, progress.left, progress.failed) == (0, 12, 0, [])
+    assert len(files(folder)) == 12
+    assert not (folder / ".work").exists() or not any((folder / ".work").iterdir())
+    for name in files(folder):
+        text = (folder / name).read_text()
+        record = json.loads(text)
+        assert len(text) < 30_000
+        assert record["config"]["dataset"] == "digits"
+        assert record["code"].startswith("feddwa 0.")
+        assert "torch" in record["hardware"]
+        assert record["seconds"] > 0
+        rounds, clients = record["config"]["rounds"], record["config"]["clients"]
+        assert [len(record["series"][key]) for key in ("paper", "all", "after")] == [rounds, rounds + 1, rounds]
+        assert len(record["clients"]) == clients
+        assert np.mean(record["clients"]) == pytest.approx(record["series"]["all"][-1], abs=0.01)
+        assert (record["bytes_up"] > 0) == (record["config"]["algorithm"] != "local")
+        assert ("partners" in record) == (record["config"]["partition"] == "groups")
+
+
+def test_finished_cells_are_not_run_again(done, monkeypatch):
+    folder, chosen, _ = done
+    monkeypatch.setattr(run, "run_cell", None)
+    progress = reproduce("table1", **chosen, results=folder, seeds=(0, 1), **QUIET)
+    assert (progress.found, progress.made) == (12, 0)
+
+
+def test_a_half_done_table_goes_on(done, tmp_path):
+    """The seed that is lost is run again and comes out the same, times aside; nothing else is touched."""
+    folder, chosen, _ = done
+    for name in files(folder)[1:]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((folder / name).read_text())
+    progress = reproduce("table1", **chosen, results=tmp_path, seeds=(0, 1), **QUIET)
+    assert (progress.found, progress.made) == (11, 1)
+    first, again = (json.loads((where / files(folder)[0]).read_text()) for where in (folder, tmp_path))
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+
+
+def test_no_cell_is_begun_when_time_is_up(tmp_path):
+    progress = reproduce("figure-k", results=tmp_path, time_limit=0.0, **QUIET)
+    assert (progress.made, progress.left) == (0, 10)
+
+
+def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch):
+    whole = run.run_cell
+
+    def failing(config, *rest):
+        if config.algorithm == "feddwa":
+            raise RuntimeError("out of memory")
+        return whole(config, *rest)
+
+    monkeypatch.setattr(run, "run_cell", failing)
+    methods = ["feddwa", "local"]
+    progress = reproduce("table1", columns=["cifar10/practical1"], methods=methods, results=tmp_path, **QUIET)
+    assert (progress.made, progress.left, len(progress.failed)) == (1, 1, 1)
+    assert "out of memory" in progress.failed[0]
+
+
+def test_columns_without_data_are_left_out_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDDWA_DATA", raising=False)
+    monkeypatch.setenv("FEDDWA_CACHE", str(tmp_path / "cache"))
+    told = []
+    run.dataset.cache_clear()
+    progress = reproduce("figure-similarity", results=tmp_path, tell=told.append)
+    assert (progress.made, progress.left) == (0, 12)
+    assert told[0].startswith("cifar10: not at hand")
+    with pytest.raises(InputError, match="--dataset cifar10: not found"):
+        reproduce("figure-similarity", columns=["cifar10/practical1"], results=tmp_path, tell=told.append)
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name not in ("table1", "curves")])
+def test_every_experiment_runs_at_smoke_scale(name, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "smoke"  # shared: the cells are
+    progress = reproduce(name, results=folder, **QUIET)
+    assert progress.left == 0
+    assert not progress.failed
+    each = specs.experiment(name)
+    assert not any(cell.missing for cell in plan(each, (0,), Store(folder), "smoke"))
+
+
+def test_names_of_cells_are_stable():
+    """A name that is published must not change, or its result is lost."""
+    table1, table2 = specs.experiment("table1"), specs.experiment("table2")
+    names = {
+        cell_name(table.config(column, row))
+        for table in (table1, table2)
+        for column, row in table.cells()
+        if column.dataset == "cifar10" and row.name in ("feddwa", "fedavg")
+    }
+    assert names == NAMES
+
+
+NAMES = {
+    "cifar10-pathological-20-feddwa-aea8142e",
+    "cifar10-groups-20-feddwa-598f3e08",
+    "cifar10-pathological-20-fedavg-51705fc8",
+    "cifar10-groups-20-fedavg-f7427d43",
+    "cifar10-dirichlet-100-feddwa-3d6d74a5",
+    "cifar10-dirichlet-100-feddwa-f0f0c170",
+    "cifar10-dirichlet-100-fedavg-22618892",
+    "cifar10-dirichlet-100-fedavg-457e042c",
+}
+
+
+def test_names_tell_settings_apart_and_nothing_else():
+    config = RunConfig(dataset="cifar10", partition="groups")
+    other = [{"rounds": 3}, {"clients": 5}, {"participation": 0.5}, {"lr": 0.1}, {"param": ("top_k=3",)}]
+    other += [{"batchnorm": "mean"}, {"param": ("groups.groups=2",)}, {"epochs": 2}, {"algorithm": "fedavg"}]
+    names = {cell_name(dataclasses.replace(config, **each)) for each in other}
+    assert len(names | {cell_name(config)}) == len(other) + 1
+    same = [{"seed": 7}, {"device": "cpu"}, {"data_dir": "x"}, {"out": "y"}, {"param": ("top_k=5",)}, {"rounds": 100}]
+    assert {cell_name(dataclasses.replace(config, **each)) for each in same} == {cell_name(config)}
+
+
+def test_a_result_counts_only_while_its_settings_hold(tmp_path):
+    config, store = RunConfig(dataset="cifar10", partition="groups"), Store(tmp_path)
+    record = {"seed": 0, "config": settings(config)}
+    store.save(config, record)
+    assert Store(tmp_path).find(config, 0) == record
+    older = {**record, "config": {**record["config"], "param": record["config"]["param"][1:]}}  # one was added since
+    store.save(config, older)
+    assert Store(tmp_path).find(config, 0) == older
+    stale = {**record, "config": {**record["config"], "param": ["feddwa.top_k=4"]}}  # a default was changed since
+    store.save(config, stale)
+    assert Store(tmp_path).find(config, 0) is None
+    assert Store(tmp_path).missing(config, (0, 1)) == [0, 1]
+
+
+def test_text_of_a_result_reads_back():
+    record = {"seed": 1, "series": {"paper": [1.5, None]}, "clients": [1.0]}
+    assert json.loads(to_text(record)) == record
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_text({"x": math.nan})
+
+
+def test_partners_and_mass():
+    """Two groups of three: itself and two others are looked at."""
+    groups = np.array([0, 0, 0, 1, 1, 1])
+    blocks = (groups[:, None] == groups) / 3
+    assert run.partner_share(blocks, groups) == 1
+    assert run.group_mass(blocks, groups) == pytest.approx(1)
+    assert run.partner_share(np.eye(6), groups) == pytest.approx(1 / 3)  # who listens to nobody
+    wrong = (groups[:, None] != groups) / 3
+    assert run.partner_share(wrong, groups) == pytest.approx(1 / 3)
+    assert run.group_mass(wrong, groups) == 0
+    half = np.array([[0.4, 0.3, 0, 0.3, 0, 0]] + [[0.0] * 6] * 5)
+    assert run.partner_share(half, groups) == pytest.approx((2 / 3 + 5 / 3) / 6)
+    negative = np.where(np.eye(6) > 0, -1.0, blocks)  # FedAMP's own weight may be
+    assert run.partner_share(negative, groups) == 1
+
+
+def test_chance_is_what_the_page_says():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(4), 5)
+    shares = [run.partner_share(rng.random((20, 20)), groups) for _ in range(300)]
+    assert np.mean(shares) == pytest.approx(0.368, abs=0.01)
+
+
+def test_testing_guidance_models_changes_no_model():
+    """The same personalised models, and other scores after training: those of the models that look ahead."""
+    plain, shown = (
+        federation(FedDWA(top_k=3, tested=tested), NETWORKS["conv"], small_data()) for tested in ("local", "guidance")
+    )
+    rounds = [(plain.step(), shown.step()) for _ in range(2)]
+    for one, two in rounds:
+        assert torch.equal(one.before.loss, two.before.loss)
+        assert not torch.equal(one.after.loss, two.after.loss)
+    assert all(torch.equal(value, shown.server["model"][name]) for name, value in plain.server["model"].items())
+    with pytest.raises(InputError, match="--param tested"):
+        FedDWA(guidance="last", tested="guidance")

@@ -1,0 +1,178 @@
+"""Spreads, ties, gains and gaps, by hand; tables, figures and the page from small results."""
+
+import json
+import shutil
+
+import pytest
+
+from feddwa.algorithms import ALGORITHMS
+from feddwa.paper import costs, page, reproduce, specs, summary
+from feddwa.paper.figures import draw
+from feddwa.paper.store import Store, settings
+from feddwa.paper.summary import Gain, Spread, gaps, leaders, rounds_until, summarise, tie
+from feddwa.paper.tables import MISSING, tables_of
+
+TABLE1 = specs.experiment("table1")
+PATHOLOGICAL = next(column for column in TABLE1.columns if column.name == "cifar10/pathological")
+ROWS = {row.name: row for row in TABLE1.rows}
+
+
+def put(store, experiment, column, row, seed, values, clients=(50.0, 60.0), **more):
+    """A result with the series `values`."""
+    config = experiment.config(column, row)
+    record = {
+        "seed": seed, "config": settings(config), "code": "feddwa 0", "hardware": "a machine", "seconds": 10.0,
+        "bytes_down": 2**20, "bytes_up": 2**21, "flops": 3e9, "clients": list(clients), **more,
+        "series": {"paper": list(values), "all": [0.0, *values], "after": [value + 1 for value in values]},
+    }  # fmt: skip
+    store.save(config, record)
+
+
+def test_spreads_and_ties():
+    a, b = Spread({0: 90.0, 1: 92.0, 2: 94.0}), Spread({0: 89.0, 1: 91.0, 2: 93.0})
+    assert (a.mean, a.std, f"{a:.2f}") == (92.0, 2.0, "92.00 ± 2.00")
+    assert f"{Spread({0: 1.0}):.2f}" == "1.00"
+    assert not tie(a, b)  # one point in every seed, though each varies by two
+    assert tie(a, Spread({0: 93.0, 1: 90.0, 2: 95.0}))
+    assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread
+
+
+def test_a_cell_in_numbers(tmp_path):
+    store = Store(tmp_path)
+    for seed in (0, 1):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [10, 91 + seed, 90], clients=[80, 70, 60])
+        put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [10, 80, 85], clients=[70, 75, 30])
+    found = summarise(TABLE1, PATHOLOGICAL, ROWS["feddwa"], store)
+    assert (found.measured.mean, found.best.mean, found.last.mean) == (91.5, 91.5, 90)
+    assert found.gain == Gain(pytest.approx(35 / 3), -5.0, pytest.approx(100 / 3))
+    assert (found.mib, found.gflops, found.seconds) == (3.0, 3.0, 10.0)
+    local = summarise(TABLE1, PATHOLOGICAL, ROWS["local"], store)
+    assert local.gain is None
+    assert leaders({ROWS["feddwa"]: found, ROWS["local"]: local}) == {"feddwa"}
+    assert summarise(TABLE1, PATHOLOGICAL, ROWS["fedavg"], store) is None
+
+
+def test_guidance_models_are_read_after_training(tmp_path):
+    each = specs.experiment("guidance-vs-personal")
+    store, (guidance, personal), column = Store(tmp_path), each.rows, each.columns[0]
+    put(store, each, column, personal, 0, [50, 60])
+    assert summarise(each, column, guidance, store).measured.mean == 61
+    assert summarise(each, column, personal, store).measured.mean == 60
+
+
+def test_gaps_want_a_reason(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    put(store, TABLE1, PATHOLOGICAL, ROWS["fedavg"], 0, [59.97 + 1.9])
+    assert gaps(TABLE1, store) == []
+    put(store, TABLE1, PATHOLOGICAL, ROWS["fedavg"], 0, [59.97 + 2.1])
+    monkeypatch.setattr(summary, "_reasons", dict)
+    (gap,) = gaps(TABLE1, store)
+    assert (gap.row.name, gap.reason) == ("fedavg", None)
+    assert "cifar10/pathological, FedAvg: 62.07 against 59.97. No reason" in page.section(TABLE1, store, [])
+    reasons = {"table1": {"*": {"fedavg": "in all columns."}, "cifar10/pathological": {"*": "in this column."}}}
+    monkeypatch.setattr(summary, "_reasons", lambda: reasons)
+    assert gaps(TABLE1, store)[0].reason == "in all columns."
+    reasons["table1"]["cifar10/pathological"]["fedavg"] = "here."
+    assert gaps(TABLE1, store)[0].reason == "here."
+
+
+def test_rounds_until_it_stays():
+    assert rounds_until([0.2, 0.96, 0.9, 0.95, 1.0], 0.95) == 4
+    assert rounds_until([1.0, 1.0], 0.95) == 1
+    assert rounds_until([1.0, 0.9], 0.95) is None
+
+
+def test_missing_cells_say_so(tmp_path):
+    store = Store(tmp_path)
+    put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], 0, [92.0])
+    text = page.section(TABLE1, store, [])
+    assert "**92.00 / 92.97**" in text
+    assert f"| {MISSING} / 97.37 |" in text
+    for name in ("figure-similarity", "heatmaps"):
+        assert MISSING in page.section(specs.experiment(name), store, [])
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """Everything that figures are drawn from, at smoke scale."""
+    folder = tmp_path_factory.mktemp("smoke")
+    for name in ("figure-similarity", "heatmaps", "figure-guidance-epochs", "guidance-vs-personal"):
+        reproduce(name, results=folder, scale="smoke", tell=lambda text: None)
+    return Store(folder)
+
+
+@pytest.mark.parametrize("name", ["figure-similarity", "heatmaps", "figure-guidance-epochs", "guidance-vs-personal"])
+def test_figures_come_out_the_same(name, smoke, tmp_path):
+    each = specs.experiment(name)
+    first, again = (draw(each, smoke, tmp_path / place, "smoke") for place in ("a", "b"))
+    assert first
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+    assert all(len(path.read_bytes()) < 300_000 for path in first)
+
+
+def test_the_page_comes_out_the_same(tmp_path):
+    """From results of the paper's scale, of which some are there: twice, and from a copy in another place."""
+    store, copy = Store(tmp_path / "results"), tmp_path / "copy"
+    for seed in (0, 1):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0, 92.0 + seed])
+    shutil.copytree(tmp_path / "results", copy)
+    pages = [page.write_page(source, tmp_path / place) for source, place in ((store, "a"), (Store(copy), "b"))]
+    assert [path.name for path in pages[0]] == ["reproduction.md", "curves.svg", "guidance-choice.svg"]
+    first, again = ([path.read_bytes() for path in paths] for paths in pages)
+    assert first == again
+    assert "92.50 ± 0.71" in first[0].decode()
+
+
+def test_published_results_are_sound():
+    """Every file under results/ belongs to a cell of the specifications, under its name, and is small."""
+    folder = page.Path(__file__).parents[2] / "results"
+    store, known = Store(folder), set()
+    for each in specs.experiments().values():
+        for column, row in each.cells() if each.trains else ():
+            config = each.config(column, row).resolved()
+            known |= {store.path(config, seed) for seed in store.all(config)}
+    found = set(folder.rglob("*.json"))
+    assert found == known
+    assert all(len(path.read_bytes()) < 30_000 for path in found)
+    assert all(json.loads(path.read_text())["config"]["dataset"] == path.parent.name for path in found)
+
+
+def test_communication_is_the_papers():
+    """Model sizes that cross, and MiB beside the paper's numbers, which are multiples of a rounded 4.77."""
+    each = specs.experiment("communication")
+    for method, models in {"fedavg": 2, "fedfomo": 6, "l2c": 21, "feddwa": 3}.items():
+        traffic = costs.communication("cifar100", method)
+        assert traffic.models == pytest.approx(models, abs=2e-4)  # scores and ids besides
+        assert traffic.mib == pytest.approx(each.paper["cifar100", method], rel=1e-3)
+    assert costs.communication("tiny-imagenet-32", "feddwa").mib == pytest.approx(3 * 0.3448, abs=1e-3)
+    assert costs.communication("tiny-imagenet-32", "local").mib == 0
+
+
+def test_flops_are_the_papers():
+    """In the paper's convention; FedFomo judges seven models where the paper counts five, L2C takes one gradient."""
+    each, passes = specs.experiment("flops"), {"fedavg": 1, "fedamp": 1, "feddwa": 2, "fedfomo": 2.2, "l2c": 1}
+    for method, expected in passes.items():
+        work = costs.flops("cifar10", method)
+        assert work.passes == pytest.approx(expected)
+        assert work.paper == pytest.approx(expected * 5_077_376 * 50_000)
+        if method in ("fedavg", "fedamp", "feddwa"):
+            assert work.paper == pytest.approx(each.paper["cifar10", method], rel=0.02)
+    forward = 2 * 5_077_376 * 2_500
+    first_layer = 2 * 777_600 * 2_500  # the gradient of the images is not needed
+    assert costs.flops("cifar10", "fedavg").client == pytest.approx(3 * forward - first_layer)
+
+
+def test_the_toy_example():
+    example = costs.toy()
+    assert [value for _, value in example.candidates].count(0.0) == 4
+    assert example.simplified.tolist() == [0.5, 0.5, 0.0]
+    assert example.value == 0
+    assert len(tables_of(specs.experiment("toy"), Store(page.Path("nowhere")))[0].rows) == 6
+
+
+def test_the_tables_of_costs_name_all_methods(monkeypatch):
+    monkeypatch.setattr(costs, "communication", lambda dataset, method: costs.Traffic(4, 4, 8))
+    monkeypatch.setattr(costs, "flops", lambda dataset, method: costs.Work(2.0, 5e11, 1e9))
+    for name in ("communication", "flops"):
+        (table,) = tables_of(specs.experiment(name), Store(page.Path("nowhere")))
+        assert [row[0] for row in table.rows] == [ALGORITHMS[method].title for method in specs.methods()]
