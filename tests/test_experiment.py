@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 import feddwa
 from feddwa import FedDWA, InputError
-from feddwa.config import from_toml
+from feddwa.config import RunConfig, from_toml
 from feddwa.data.task import from_arrays
+from feddwa.experiment import load_task, run_tasks
 from tests.data.conftest import REAL_DATA
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
@@ -111,6 +112,19 @@ def test_backend_and_chunk_change_nothing_but_rounding(other):
 
 
 # run().
+
+
+def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
+    configs = [RunConfig(clients=4, rounds=3, seed=seed, out=f"stack-{seed}").resolved() for seed in range(3)]
+    tasks = [load_task(config) for config in configs]
+    for config, found in zip(configs, run_tasks(configs, tasks), strict=True):
+        alone = feddwa.run(config, out=f"alone-{config.seed}")
+        assert found.summary["together"] == 3
+        for mine, theirs in zip(found.metrics, alone.metrics, strict=True):
+            assert mine["before"] == pytest.approx(theirs["before"])
+        for name, value in found.models.items():
+            torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
+        assert sorted(os.listdir(f"stack-{config.seed}")) == sorted(os.listdir(f"alone-{config.seed}"))
 
 
 def test_options_over_a_configuration():

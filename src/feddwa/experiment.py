@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from feddwa.data.federated import federate
 from feddwa.data.files import first_line
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows, Settings, keys
+from feddwa.engine import Engine, Rows, Settings, keys, together
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
 from feddwa.federation import Federation, Round
@@ -65,12 +66,34 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
     """Run a resolved configuration on data that are loaded already."""
-    config = dataclasses.replace(config, clients=task.clients).resolved()
-    algorithm, engine, sequential = config.make_algorithm(), make_engine(config, task), config.backend == "sequential"
+    return run_tasks([config], [task], observe)[0]
+
+
+def run_tasks(
+    configs: Sequence[RunConfig], tasks: Sequence[Task], observe: Observer = lambda line: None
+) -> list[Result]:
+    """Run configurations that differ in their seed, in step: the clients of all of them are trained as one stack."""
+    pairs = [
+        (dataclasses.replace(config, clients=task.clients).resolved(), task)
+        for config, task in zip(configs, tasks, strict=True)
+    ]
+    engines = [make_engine(config, task) for config, task in pairs]
+    if len(pairs) == 1 or pairs[0][0].backend == "sequential":
+        return [_run(*pair, engine, observe) for pair, engine in zip(pairs, engines, strict=True)]
+    name = ("stack", _kind(pairs[0][0]), *map(id, tasks))
+    stack = tasks[0].keep(name, lambda: together.stacked(engines))
+    members = together.members(engines)
+    jobs = [partial(_run, *pair, engine, observe, len(pairs)) for pair, engine in zip(pairs, members, strict=True)]
+    return together.in_step(stack, members, jobs)
+
+
+def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
+    algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
     federation = Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
     directory = runs.RunDirectory(config, describe(task.dataset, task.partition))
-    names = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
-    result = _drive(federation, task, config.rounds or 0, {**names, "model": config.model}, observe, directory)
+    names: dict[str, Any] = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
+    names |= {"model": config.model} | ({"together": together} if together > 1 else {})  # runs that shared the seconds
+    result = _drive(federation, task, config.rounds or 0, names, observe, directory)
     return dataclasses.replace(result, path=str(directory.path))
 
 
@@ -154,10 +177,17 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
 
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
-    """The network of a resolved configuration on its data."""
-    module, dtype = make_network(config, task.dataset), getattr(torch, config.dtype)
-    device, settings = choose_device(config.device), _settings(config)
-    return _engine(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
+    module, device, settings = make_network(config, task.dataset), choose_device(config.device), _settings(config)
+    dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
+    engine = _engine(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    programs = task.keep(("programs", _kind(config)), dict)
+    return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
+
+
+def _kind(config: RunConfig) -> object:
+    """What programs depend on, besides data and step."""
+    return config.model, config.dtype, choose_device(config.device)
 
 
 def choose_device(name: str) -> torch.device:
@@ -181,7 +211,7 @@ def _engine(
     dtype: torch.dtype,
     loss: Loss = F.cross_entropy,
 ) -> Engine:
-    data = federate(task.dataset, task.partition, device)
+    data = task.keep(device, lambda: federate(task.dataset, task.partition, device))
     if algorithm.validation:
         rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
         data = data.hold_out(algorithm.validation, rng)

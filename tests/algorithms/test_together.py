@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.engine.together import in_step, share
+from feddwa.engine.together import in_step, members, stacked
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, difference, federation
 from tests.conftest import SIZES, conv_net, small_data
 
 SEEDS = (0, 1, 2)
+PART = 0.5  # of the clients take part
 
 
 def alone(name, seed, **options):
@@ -21,12 +22,13 @@ def alone(name, seed, **options):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_stack_of_seeds_is_the_seeds(name, participation=0.5):
-    federations = [alone(name, seed, participation=participation) for seed in SEEDS]
-    stack, engines = share([each.engine for each in federations])
+def test_a_stack_of_seeds_is_the_seeds(name):
+    federations = [alone(name, seed, participation=PART) for seed in SEEDS]
+    own = [each.engine for each in federations]
+    stack, engines = stacked(own), members(own)
 
     def run(each, engine):
-        return lambda: after(Federation(each.algorithm, engine, participation), 2)
+        return lambda: after(Federation(each.algorithm, engine, PART), 2)
 
     calls = []
     advance = stack.advance
@@ -41,7 +43,8 @@ def test_a_stack_of_seeds_is_the_seeds(name, participation=0.5):
 
 def test_a_failure_of_one_stops_all():
     federations = [alone("fedavg", seed) for seed in SEEDS]
-    stack, engines = share([each.engine for each in federations])
+    own = [each.engine for each in federations]
+    stack, engines = stacked(own), members(own)
     rounds = []
 
     def run(engine, last):
@@ -60,7 +63,8 @@ def test_a_failure_of_one_stops_all():
 def test_federations_that_part_ways():
     """One has fewer rounds than the others: they go on without it."""
     federations = [alone("local", seed) for seed in SEEDS]
-    stack, engines = share([each.engine for each in federations])
+    own = [each.engine for each in federations]
+    stack, engines = stacked(own), members(own)
     found = in_step(
         stack,
         engines,
@@ -69,6 +73,6 @@ def test_federations_that_part_ways():
             for n, engine in zip((1, 3, 3), engines, strict=True)
         ],
     )
-    for rounds, each, own in zip((1, 3, 3), federations, found, strict=True):
-        assert difference(own, after(each, rounds)) < 1e-9
+    for rounds, each, end in zip((1, 3, 3), federations, found, strict=True):
+        assert difference(end, after(each, rounds)) < 1e-9
     assert torch.is_tensor(next(iter(found[0]["model"].values())))

@@ -1,7 +1,7 @@
 """A task: data and their division among clients, from a name or from own arrays."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,13 @@ class Task:
 
     dataset: Dataset
     partition: Partition
+    _kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def keep(self, name: object, make: Callable[[], Any]) -> Any:
+        """What was made under this name before, or is made now: data on a device, programs compiled for them."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     @property
     def clients(self) -> int:

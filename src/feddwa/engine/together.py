@@ -5,6 +5,7 @@ federation runs as if it were alone, in a thread of its own, of which only one m
 `advance` that waits until every other one has come there, too. Nothing in an algorithm knows of it.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,28 +58,31 @@ class Request:
         return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
 
 
-def share(engines: Sequence[Engine]) -> tuple[Engine, list[SharedEngine]]:
-    """The engine of the stack, on all data, and an engine for each member."""
-    parts = [engine.data for engine in engines]
-    starts = [sum(len(data.x) for data in parts[:place]) for place in range(len(parts))]
-    stack = _like(Engine, engines[0], data=_joined(parts))
-    return stack, [_like(SharedEngine, engine, first=start) for engine, start in zip(engines, starts, strict=True)]
+def stacked(engines: Sequence[Engine]) -> Engine:
+    """The engine that trains them all, on all their data."""
+    return _like(Engine, engines[0], data=_joined([engine.data for engine in engines]))  # type: ignore[no-any-return]
+
+
+def members(engines: Sequence[Engine]) -> list[SharedEngine]:
+    """An engine for each of them that trains with the others."""
+    starts = itertools.accumulate([len(engine.data.x) for engine in engines[:-1]], initial=0)
+    return [_like(SharedEngine, engine, first=start) for engine, start in zip(engines, starts, strict=True)]
 
 
 def in_step(stack: Engine, engines: Sequence[SharedEngine], tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Run a task for each engine; what they train is trained as one stack. A failure stops all of them."""
-    members = [_Member(task) for task in tasks]
-    for engine, member in zip(engines, members, strict=True):
+    everybody = [_Member(task) for task in tasks]
+    for engine, member in zip(engines, everybody, strict=True):
         engine.member = member
     try:
-        while waiting := [member for member in members if member.move()]:
+        while waiting := [member for member in everybody if member.move()]:
             for group in _groups(waiting):
                 for member, answer in zip(group, _answers(stack, group), strict=True):
                     member.answer = answer
     finally:
-        for member in members:
+        for member in everybody:
             member.stop()
-    return [member.result for member in members]
+    return [member.result for member in everybody]
 
 
 def _answers(stack: Engine, group: Sequence["_Member[Any]"]) -> Iterator[State]:
