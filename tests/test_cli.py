@@ -183,7 +183,7 @@ def test_natural_clients(call):
 # Bad requests.
 
 BAD = {
-    "walk": "walk: unknown command; valid: run, compare, partition, list",
+    "walk": "walk: unknown command; valid: run, compare, ",
     "list": "algorithms,datasets,models,partitions",
     "list colours": "'colours'.*algorithms.*datasets.*models.*partitions",
     "list models --xml": "--xml: unknown option; valid: --json",

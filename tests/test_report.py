@@ -14,7 +14,8 @@ from feddwa.data.partition import Partition
 from feddwa.experiment import Result
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import progress
-from feddwa.report.tables import human_bytes, show_results, show_weights
+from feddwa.report.tables import show_results, show_weights
+from feddwa.report.units import human_bytes
 from feddwa.report.weights import Panel, _client, draw_weights, terminal_weights
 
 
@@ -131,7 +132,7 @@ def test_a_bar_in_a_terminal():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")]
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")]
 )
 def test_bytes_for_people(count, text):
     assert human_bytes(count) == text

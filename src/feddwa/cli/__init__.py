@@ -8,6 +8,7 @@ from typing import Any
 from feddwa import __version__
 from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
 from feddwa.cli.options import parse
+from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
 from feddwa.cli.train import CompareConfig, compare_command, run_command
 from feddwa.config import RunConfig
@@ -33,6 +34,8 @@ COMMANDS = {
         PartitionConfig, partition_command, "see who has which data", "--partition groups --clients 20 --out p.png"
     ),
     "list": Command(ListConfig, list_command, "what there is", "algorithms"),
+    "report": Command(ReportConfig, report_command, "one HTML page about runs", "runs/DIR -o report.html"),
+    "figure": Command(FigureConfig, figure_command, "a figure for a paper", "curves runs/DIR -o curves.pdf"),
     "reproduce": Command(
         ReproduceConfig, reproduce_command, "a table of the paper", "table1 --columns cifar10/pathological"
     ),

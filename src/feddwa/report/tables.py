@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddwa.experiment import Result
+from feddwa.report.units import human_bytes, human_seconds
 from feddwa.report.weights import Panel, draw_weights, terminal_weights
 
 SHOWN_ROUNDS = (1, 5)  # besides the last: how early a method finds its partners
@@ -34,7 +35,7 @@ def show_results(console: Console, results: Mapping[str, Result]) -> None:
 def _cells(summary: Mapping[str, Any], local: float | None) -> tuple[str, ...]:
     accuracy = summary["accuracy"]
     traffic = human_bytes(summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"])
-    time = f"{summary['seconds']:.1f} s"
+    time = human_seconds(summary["seconds"])
     if accuracy["last"] is None:  # no classes
         return f"loss {summary['loss']['last']}", f"loss {summary['loss']['best']}", "", traffic, time
     best = f"{accuracy['best']:.2f} ({accuracy['best_round'] - 1})"
@@ -63,11 +64,3 @@ def _panels(name: str, result: Result, early: bool) -> list[Panel]:
     rounds = [number for number in SHOWN_ROUNDS if early and number < len(result.weights)] + [len(result.weights)]
     chosen = ((number, *result.weights[number - 1]) for number in rounds)
     return [Panel(f"{name}, round {number}", weights, cohort) for number, cohort, weights in chosen]
-
-
-def human_bytes(count: int) -> str:
-    """1536 -> "1.5 KiB"."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"

@@ -1,0 +1,69 @@
+"""Commands that show what runs came to: `feddwa report`, `figure`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from feddwa.errors import InputError, require
+
+Kind = Literal["curves", "weights", "similarity", "partition", "gain", "pareto"]
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """One HTML file about runs of one setting: curves, who helps whom, who gained, data, cost. It needs no network."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    """Run directories, or directories with runs inside; runs that differ by their seed alone become one line."""
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "report.html"
+    """File to write; one that is there is replaced."""
+
+
+@dataclass(frozen=True)
+class FigureConfig:
+    """A figure for print: curves over rounds, weights, similarity of clients, partition, gain over Local, cost."""
+
+    kind: tyro.conf.Positional[Kind]
+    """Which figure."""
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    """Run directories, or directories with runs inside."""
+    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
+    """File to write (.png, .svg or .pdf); default: the figure's name and .png."""
+
+
+def report_command(config: ReportConfig) -> int:
+    """`feddwa report`."""
+    from feddwa.report.page import write_report
+    from feddwa.report.reading import read
+    from feddwa.report.units import human_bytes
+
+    _check_runs(config.runs)
+    records = read(config.runs)
+    size = write_report(records, config.out)
+    print(
+        f"wrote {config.out} ({human_bytes(size)}, {len(records)} run{'s' * (len(records) > 1)}); open it in a browser"
+    )
+    return 0
+
+
+def figure_command(config: FigureConfig) -> int:
+    """`feddwa figure`."""
+    from feddwa.report.figures import FIGURES, SUFFIXES
+    from feddwa.report.reading import by_method, read
+
+    out = Path(config.out or f"{config.kind}.png")
+    require(out.suffix.lower() in SUFFIXES, "-o", str(out), f"a file name that ends in {', '.join(SUFFIXES)}")
+    _check_runs(config.runs)
+    methods = by_method(read(config.runs))
+    try:
+        FIGURES[config.kind](methods, out)
+    except OSError as error:
+        raise InputError(f"-o {out}: cannot write there: {error.strerror}") from None
+    print(f"wrote {out}")
+    return 0
+
+
+def _check_runs(runs: tuple[str, ...]) -> None:
+    require(len(runs) > 0, "RUN", "none", "one run directory or more")

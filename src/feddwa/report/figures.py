@@ -1,0 +1,234 @@
+"""Figures for papers: colour-blind safe, and told apart by dashes and markers where they are printed in grey."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddwa.data.describe import Description, draw
+from feddwa.errors import InputError
+from feddwa.report.collect import affinity, collect, gains, local_runs
+from feddwa.report.facts import protagonist
+from feddwa.report.palette import styles
+from feddwa.report.reading import Method, Record
+from feddwa.report.units import human_bytes, human_flops, human_seconds
+from feddwa.report.weights import Panel, draw_weights
+
+MARKERS = "osD^vPX*<>pdh8"
+EARLY = (1, 5)  # rounds whose weights are shown besides the last
+SUFFIXES = (".png", ".svg", ".pdf")
+PAPER: Any = {  # type that journals take, and sizes that are read in a column
+    "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.linewidth": 0.4,
+    "grid.color": "#d5dae0", "axes.axisbelow": True, "legend.frameon": False, "pdf.fonttype": 42,
+    "svg.fonttype": "none", "lines.linewidth": 1.3,
+}  # fmt: skip
+
+
+@contextmanager
+def _figure(path: str | Path, width: float, height: float) -> Iterator[Any]:
+    """A figure in inches that is saved at the end."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure  # only the commands that draw pay for the import
+
+    with rc_context(PAPER):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        part = Path(path).with_name(Path(path).name + ".part")
+        figure.savefig(part, dpi=300, format=Path(path).suffix[1:].lower())
+        os.replace(part, path)
+
+
+def curves(methods: Sequence[Method], path: str | Path) -> None:
+    """Accuracy over the rounds; the band is from the lowest to the highest seed."""
+    with _figure(path, 4.6, 2.7) as figure:
+        axis = figure.subplots()
+        numbers = collect(methods)["methods"]
+        for place, (style, line) in enumerate(zip(styles(methods), numbers, strict=True)):
+            rounds = np.arange(len(line["mean"]))
+            axis.plot(
+                rounds, line["mean"], color=style.light, linestyle=style.dash, label=line["name"],
+                marker=MARKERS[place % len(MARKERS)], markersize=3.5, markevery=(place % 5, max(1, len(rounds) // 8)),
+            )  # fmt: skip
+            if len(methods[place].runs) > 1:
+                axis.fill_between(rounds, *line["seeds"], color=style.light, alpha=0.15, linewidth=0)
+        axis.set(xlabel="finished rounds", ylabel="accuracy, %", xlim=(0, None))
+        figure.legend(loc="outside right center", handlelength=2.6)
+
+
+def weights(methods: Sequence[Method], path: str | Path) -> None:
+    """P of the last round of every method, and of early ones of the method that the report is about."""
+    panels = []
+    for method in methods:
+        run = method.runs[0]
+        early = EARLY if method is protagonist(methods) else ()
+        chosen = [each for each in run.weights[:-1] if each.round in early] + run.weights[-1:]
+        panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort) for each in chosen]
+    if not panels:
+        raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")
+    draw_weights(panels, path, _description(methods).groups)
+
+
+def similarity(methods: Sequence[Method], path: str | Path) -> None:
+    """How alike clients' data are, beside how much they listen to one another in the end."""
+    main = protagonist(methods)
+    run = main.runs[0]
+    if not run.weights:
+        raise InputError(f"{run.path}: no weights are stored there, so there is nothing to draw")
+    description = _description([main])
+    alike, listen = likeness(description), affinity(run.weights, len(run.accuracy[0]))
+    pairs = ~np.eye(len(alike), dtype=bool)
+    order = np.arange(len(alike)) if description.groups is None else np.argsort(description.groups, kind="stable")
+    with _figure(path, 6.4, 2.9) as figure:
+        figures = zip(
+            figure.subplots(1, 2),
+            (alike, listen),
+            ("data in common", f"{main.name}: mean weight in the last rounds"),
+            strict=True,
+        )
+        for axis, matrix, title in figures:
+            shown = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)[np.ix_(order, order)]
+            image = axis.imshow(shown, cmap="cividis", vmin=0, vmax=max(float(matrix[pairs].max()), 1e-9))
+            axis.set(title=title, xlabel="client")
+            axis.grid(visible=False)
+            _number(axis, order)
+            figure.colorbar(image, ax=axis, shrink=0.85)
+        figure.axes[0].set_ylabel("client")
+        figure.suptitle(f"rank correlation of the two over all pairs: {_spearman(alike[pairs], listen[pairs])}")
+
+
+def likeness(description: Description) -> np.ndarray:
+    """(N, N) overlap of two clients' label distributions, times the share of classes that mean the same to both.
+
+    Where images are turned differently nothing means the same.
+    """
+    shares = description.shares
+    overlap: np.ndarray = np.stack([np.minimum(row, shares).sum(axis=1) for row in shares])
+    if description.turns is not None:
+        overlap = overlap * (description.turns[:, None] == description.turns)
+    if description.relabel is not None:
+        same = np.stack([(row == description.relabel).mean(axis=1) for row in description.relabel])
+        overlap = overlap * same
+    return overlap
+
+
+def partition(methods: Sequence[Method], path: str | Path) -> None:
+    """Who has which data."""
+    config = methods[0].runs[0].config
+    draw(_description(methods), path, f"{config.dataset}, {config.partition}, {config.clients} clients")
+
+
+def gain(methods: Sequence[Method], path: str | Path) -> None:
+    """Points over Local of every client, a row per method; the bar is the mean."""
+    local = local_runs(methods)
+    rows = []
+    for method, style in zip(methods, styles(methods), strict=True):
+        found = [each for run in method.runs if (each := gains(run, local.get(run.config.seed))) is not None]
+        if found:
+            rows.append((method.name, style, np.concatenate(found)))
+    if not rows:
+        raise InputError("no run of local with the same seed among these runs; add one: feddwa run --algorithm local")
+    with _figure(path, 4.6, 0.9 + 0.32 * len(rows)) as figure:
+        axis = figure.subplots()
+        for place, (_, style, values) in enumerate(rows):
+            spread = place + 0.32 * _spread(values)
+            axis.scatter(values, spread, s=11, color=style.light, alpha=0.65, linewidth=0)
+            axis.vlines(values.mean(), place - 0.4, place + 0.4, color="black", linewidth=1.6)
+        axis.axvline(0, color="black", linewidth=0.8, linestyle="dashed")
+        axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axis.invert_yaxis()
+        axis.set(xlabel="points over Local, a dot per client; bar: mean")
+
+
+def pareto(methods: Sequence[Method], path: str | Path) -> None:
+    """Accuracy against traffic, compute and time; the line joins what nothing cheaper or equal beats."""
+    looks, numbers = styles(methods), collect(methods)["methods"]
+    axes_of = (("bytes", "traffic", human_bytes), ("flops", "compute", human_flops), ("seconds", "time", human_seconds))
+    with _figure(path, 7.0, 2.9) as figure:
+        for axis, (cost, label, unit) in zip(figure.subplots(1, 3, sharey=True), axes_of, strict=True):
+            points = [(each[cost], method.last) for each, method in zip(numbers, methods, strict=True)]
+            axis.plot(*zip(*front(points), strict=True), color="#8a8f98", linestyle="dotted", zorder=1)
+            for place, (x, y) in enumerate(points):
+                axis.scatter(
+                    x, y, s=26, color=looks[place].light, marker=MARKERS[place % len(MARKERS)], zorder=2,
+                    label=methods[place].name if cost == "bytes" else None,
+                )  # fmt: skip
+            positive = [x for x, _ in points if x > 0]
+            if positive and max(positive) > 4 * min(positive):
+                axis.set_xscale("symlog" if min(x for x, _ in points) == 0 else "log", **_symlog(points))
+            axis.xaxis.set_major_locator(_few(positive, any(x == 0 for x, _ in points)))
+            axis.xaxis.set_minor_locator(_none())
+            axis.xaxis.set_major_formatter(lambda value, _, unit=unit: unit(value) if value else "0")
+            axis.set_xlabel(f"{label} in all")
+        figure.axes[0].set_ylabel("accuracy, %")
+        figure.legend(loc="outside lower center", ncols=7, handletextpad=0.1, columnspacing=1)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of (cost, accuracy): those that no other reaches at the same cost or less, cheapest first."""
+    best: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda each: (each[0], -each[1])):
+        if not best or point[1] > best[-1][1]:
+            best.append(point)
+    return best
+
+
+FIGURES: dict[str, Callable[[Sequence[Method], str | Path], None]] = {
+    "curves": curves,
+    "weights": weights,
+    "similarity": similarity,
+    "partition": partition,
+    "gain": gain,
+    "pareto": pareto,
+}
+
+
+def _description(methods: Sequence[Method]) -> Description:
+    run: Record = methods[0].runs[0]
+    if run.partition is None:
+        raise InputError(f"{run.path}: has no partition.json, which newer runs have; make the run again")
+    return run.partition
+
+
+def _spearman(one: np.ndarray, two: np.ndarray) -> str:
+    from scipy.stats import spearmanr
+
+    if np.ptp(one) == 0 or np.ptp(two) == 0:
+        return "none, one of them is constant"
+    return f"{spearmanr(one, two).statistic:.2f}"
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    """Equal values side by side: offsets in -1..1."""
+    offsets = np.zeros(len(values))
+    for value in np.unique(np.round(values, 1)):
+        same = np.flatnonzero(np.round(values, 1) == value)
+        offsets[same] = (np.arange(len(same)) - (len(same) - 1) / 2) / max(8, len(same) / 2)
+    return offsets
+
+
+def _number(axis: Any, order: np.ndarray) -> None:
+    """Some clients' numbers along both sides of a map."""
+    places = np.arange(0, len(order), max(1, len(order) // 5))
+    axis.set_xticks(places, order[places])
+    axis.set_yticks(places, order[places])
+
+
+def _symlog(points: Sequence[tuple[float, float]]) -> dict[str, float]:
+    positive = [x for x, _ in points if x > 0]
+    return {"linthresh": min(positive)} if len(positive) < len(points) else {}
+
+
+def _few(positive: Sequence[float], zero: bool) -> Any:
+    from matplotlib.ticker import FixedLocator
+
+    ends = [min(positive), max(positive)] if positive else []
+    return FixedLocator([0.0] * zero + ends)
+
+
+def _none() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()

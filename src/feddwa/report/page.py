@@ -1,0 +1,181 @@
+"""`feddwa report`: one HTML file that needs nothing but a browser. Words and tables are written here, charts there."""
+
+import base64
+import gzip
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from feddwa import __version__
+from feddwa.config import RunConfig
+from feddwa.errors import InputError
+from feddwa.report import facts
+from feddwa.report.collect import collect
+from feddwa.report.reading import Method, Record, by_method
+from feddwa.report.units import human_bytes, human_flops, human_seconds
+
+SCRIPTS = ("core.js", "curves.js", "explorer.js", "others.js")
+COSTS = (
+    "method", "accuracy, %", "best, %<br>(after round)", "over Local,<br>points", "clients<br>that gained",
+    "up + down<br>a client, a round", "traffic<br>in all", "compute<br>in all", "time",
+)  # fmt: skip
+
+
+def write_report(records: Sequence[Record], path: str | Path) -> int:
+    """Write the report of some runs of one setting; its size in bytes."""
+    text = page(by_method(records))
+    part = Path(path).with_name(Path(path).name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"-o {path}: cannot write there: {error.strerror}") from None
+    return len(text.encode())
+
+
+def page(methods: Sequence[Method]) -> str:
+    """The page as text."""
+    config = methods[0].runs[0].config
+    setting = f"{config.dataset}, {config.partition}, {config.clients} clients"
+    payload = json.dumps(collect(methods), separators=(",", ":"), allow_nan=False).encode()
+    return Template(_file("report.html")).substitute(
+        title=escape(f"{setting}: feddwa report"),
+        setting=escape(f"{setting}, {_range(methods)}"),
+        headline=_text(facts.headline(methods)),
+        story="".join(f"<p>{_text(sentence)}</p>" for sentence in facts.story(methods)),
+        cards="".join(
+            f'<div class="card"><b>{_text(card.value)}</b><span>{escape(card.label)}</span></div>'
+            for card in facts.cards(methods)
+        ),
+        partition=escape(_partition(methods[0].runs[0])),
+        costs=_costs(methods),
+        setup=_setup(methods),
+        footer=f"Made by feddwa {__version__}. Charts: Apache ECharts 6.1.0 (Apache-2.0), inside this file.",
+        style=_file("report.css"),
+        payload=base64.b64encode(gzip.compress(payload, 9, mtime=0)).decode(),
+        library=_file("echarts/echarts.min.js"),
+        script="\n".join(map(_file, SCRIPTS)),
+    )
+
+
+def command(config: RunConfig) -> str:
+    """The command line that makes a run again: every option that is not the default."""
+    named = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition")}
+    usual = RunConfig(**named).resolved()
+    words = ["feddwa", "run", "--algorithm", config.algorithm]
+    for name in RunConfig.__dataclass_fields__:
+        value, default = getattr(config, name), getattr(RunConfig() if name in named else usual, name)
+        if name not in ("algorithm", "param", "out", "tensorboard") and value != default:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += [word for entry in config.param if entry not in usual.param for word in ("--param", entry)]
+    return shlex.join(words)
+
+
+def _file(name: str) -> str:
+    return resources.files("feddwa.report").joinpath("template", *name.split("/")).read_text(encoding="utf-8")
+
+
+def _text(words: str) -> str:
+    """A sentence whose numbers are not torn from their percent signs at a line's end."""
+    return escape(words).replace(" %", "&nbsp;%")
+
+
+def _range(methods: Sequence[Method]) -> str:
+    """Rounds, methods and seeds in words."""
+    runs = [run for method in methods for run in method.runs]
+    rounds, seeds = max(int(run.rounds[-1]) for run in runs), {run.config.seed for run in runs}
+    told = f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) > 1 else f"seed {seeds.pop()}"
+    return f"{rounds} rounds, {len(methods)} method{'s' * (len(methods) > 1)}, {told}"
+
+
+def _partition(run: Record) -> str:
+    """Who has what, in a sentence."""
+    part = run.partition
+    if part is None:
+        return ""
+    train, test = part.train_sizes, part.test_sizes
+    told = (
+        f"Each row is a client, each column a class. {len(train)} clients have {_span(train)} samples to train with "
+        f"and {_span(test)} to test with."
+    )
+    if part.groups is not None:
+        told += f" They belong to {len(np.unique(part.groups))} groups, parted by lines, of which no method is told."
+    if part.turns is not None:
+        told += " The groups see their images turned by different angles; classes are spread alike."
+    if part.relabel is not None:
+        told += " The groups call the same class by different labels."
+    return told
+
+
+def _span(sizes: np.ndarray) -> str:
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _costs(methods: Sequence[Method]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in COSTS)
+    rows = "".join(f"<tr>{_cost_cells(method, methods)}</tr>" for method in methods)
+    several = any(len(method.runs) > 1 for method in methods)
+    note = "± is the standard deviation over seeds. " if several else ""
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<p class="note">{note}Best: the highest mean over clients and the round after which it was reached. '
+        "Picking the best round needs test data, so compare by the last.</p>"
+    )
+
+
+def _cost_cells(method: Method, methods: Sequence[Method]) -> str:
+    last = [run.curve[-1] for run in method.runs]
+    best = [(run.curve.max(), int(run.rounds[run.curve.argmax()])) for run in method.runs]
+    gain = facts.all_gains(method, methods)
+    bytes_ = np.mean([run.total("bytes_up") + run.total("bytes_down") for run in method.runs])
+    rounds = ", ".join(str(round) for _, round in best)
+    cells = [
+        escape(method.name),
+        f"{np.mean(last):.2f}" + (f" ± {np.std(last, ddof=1):.2f}" if len(last) > 1 else ""),
+        f"{np.mean([value for value, _ in best]):.2f} ({rounds})",
+        "" if gain is None else f"{gain.mean():+.2f}",
+        "" if gain is None else f"{int((gain > facts.LEVEL).sum())} of {len(gain)}",
+        human_bytes(facts.traffic(method)),
+        human_bytes(round(bytes_)),
+        human_flops(float(np.mean([run.total("flops") for run in method.runs]))),
+        human_seconds(float(np.mean([run.seconds for run in method.runs]))),
+    ]
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _setup(methods: Sequence[Method]) -> str:
+    """The options that all runs share, and the command of each."""
+    runs = [run for method in methods for run in method.runs]
+    shared = [
+        (name.replace("_", " "), getattr(runs[0].config, name))
+        for name in RunConfig.__dataclass_fields__
+        if name not in ("out", "param") and len({getattr(run.config, name) for run in runs}) == 1
+    ]
+    rows = "".join(f"<tr><td>{name}</td><td>{escape(str(v))}</td></tr>" for name, v in shared if v is not None)
+    commands = "\n".join(command(run.config) for run in runs)
+    details = "".join(
+        f"<details><summary>{escape(method.name)}, seed {run.config.seed}: all options"
+        f"{'' if run.finished else f' (stopped after round {int(run.rounds[-1])})'}</summary>"
+        f"<p class='note'>Read from {escape(str(run.path))}</p><pre>{escape(_options(run))}</pre></details>"
+        for method in methods
+        for run in method.runs
+    )
+    return (
+        '<p class="note">The same commands give the same numbers, times apart.</p>'
+        f'<pre id="commands">{escape(commands)}</pre>'
+        '<div class="controls"><button type="button" data-copy="commands">Copy the commands</button></div>'
+        f'<h3>What all runs share</h3><div class="scroll"><table class="plain"><tbody>{rows}</tbody></table></div>'
+        f"<h3>Each run</h3>{details}"
+    )
+
+
+def _options(run: Record) -> str:
+    return (run.path / "config.toml").read_text(encoding="utf-8")

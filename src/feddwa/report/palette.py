@@ -1,0 +1,47 @@
+"""Colours and dashes of the methods, in the report and in figures: told apart by the colour-blind and in print.
+
+The hues are those of Okabe and Ito, darkened where they are too pale for lines on white; where they are used up, dashes
+go on. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from feddwa.report.reading import Method
+
+GREY = ("#6b7280", "#9ca3af")
+HUES = (  # on white, on black
+    ("#0072b2", "#4aa8e0"),
+    ("#d55e00", "#f0803c"),
+    ("#009e73", "#2fc79b"),
+    ("#b4578a", "#e08cbb"),
+    ("#b07d00", "#e6b13d"),
+    ("#3a9bd9", "#8fd0ff"),
+    ("#6f4fb3", "#a48be0"),
+)
+DASHES = ("solid", "dashed", "dotted")
+FIRST = {"feddwa": 0, "fedavg": 1}  # algorithm -> place in HUES
+
+
+class Style(NamedTuple):
+    """How a method's line looks."""
+
+    light: str
+    dark: str
+    dash: str
+
+
+def styles(methods: Sequence[Method]) -> list[Style]:
+    """One per method."""
+    taken = {FIRST[method.algorithm] for method in methods if method.algorithm in FIRST}
+    free = [place for place in range(len(HUES) * len(DASHES)) if place not in taken]
+    reserved = dict(FIRST)  # the first method of the algorithm has it, a variant takes what is free
+    found = []
+    for method in methods:
+        if method.name == "Local":
+            found.append(Style(*GREY, "dashed"))
+            continue
+        place = reserved.pop(method.algorithm, None)
+        place = free.pop(0) if place is None else place
+        found.append(Style(*HUES[place % len(HUES)], DASHES[place // len(HUES) % len(DASHES)]))
+    return found

@@ -1,0 +1,145 @@
+"""The numbers of a report."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feddwa.report import collect, facts
+from feddwa.report.reading import Weights, by_method, read
+from tests.report.conftest import ROUNDS
+
+
+@pytest.fixture(scope="module")
+def methods(runs):
+    return by_method(read([runs]))
+
+
+def decode(frame, clients):
+    """The matrix (N, N) of a frame, as explorer.js has it."""
+    cohort = frame["cohort"] or list(range(clients))
+    out = np.zeros((clients, clients))
+    for i, (places, codes) in enumerate(frame["rows"]):
+        for place, code in zip(places or range(len(codes)), codes, strict=True):
+            out[cohort[i], cohort[place]] = np.sign(code) * code**2 / 255**2
+    return out
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.booleans())
+def test_a_frame_keeps_the_weights_to_half_a_step(seed, m, everybody):
+    rng = np.random.default_rng(seed)
+    matrix = rng.dirichlet(np.full(m, 0.3), m) * rng.choice([1, 1, 0], (m, m))
+    cohort = np.arange(m) if everybody else np.sort(rng.permutation(2 * m)[:m])
+    clients = m if everybody else 2 * m
+    back = decode(collect._frame(Weights(1, cohort, matrix), clients), clients)
+    whole = np.zeros((clients, clients))
+    whole[np.ix_(cohort, cohort)] = matrix
+    assert np.abs(np.sqrt(back) - np.sqrt(whole)).max() <= 0.5 / 255 + 1e-12
+
+
+def test_negative_weights_keep_their_sign():
+    back = decode(collect._frame(Weights(1, np.arange(2), np.array([[-16.0, 17.0], [0.0, 1.0]])), 2), 2)
+    assert back == pytest.approx(np.array([[-16, 17], [0, 1]]), abs=0.02)
+
+
+def test_of_a_crowd_the_strongest_partners_are_kept():
+    rng = np.random.default_rng(0)
+    matrix = rng.dirichlet(np.full(200, 0.1), 200)
+    back = decode(collect._frame(Weights(1, np.arange(200), matrix), 200), 200)
+    assert ((back != 0).sum(axis=1) <= collect.PARTNERS).all()
+    assert (back[np.arange(200), matrix.argmax(axis=1)] == back.max(axis=1)).all()
+
+
+def test_the_flow_of_weight():
+    groups = np.array([0, 0, 1, 1])
+    matrix = np.array([[0.5, 0.3, 0.2, 0], [0, 1, 0, 0], [0, 0, 0.25, 0.75], [0.25, 0.25, 0.25, 0.25]])
+    own, kin, rest = collect.flow([Weights(1, np.arange(4), matrix)], groups)[0]
+    assert (own, kin, rest) == pytest.approx((2.0 / 4, 1.3 / 4, 0.7 / 4))
+    assert collect.flow([Weights(1, np.arange(4), matrix)], None)[0] == pytest.approx([0.5, 0, 0.5])
+
+
+def test_clusters_are_those_who_listen_to_the_same():
+    pairs = np.kron(np.eye(3), np.full((2, 2), 0.5))
+    shuffle = np.array([0, 2, 4, 1, 3, 5])  # clients 0 and 3, 1 and 4, 2 and 5 belong together
+    found = collect.clusters([Weights(1, np.arange(6), pairs[np.ix_(np.argsort(shuffle), np.argsort(shuffle))])], 6)
+    assert len(set(found)) == 3
+    alone = collect.clusters([Weights(1, np.arange(6), np.eye(6))], 6)
+    assert alone.tolist() == list(range(6))
+    together = collect.clusters([Weights(1, np.arange(6), np.full((6, 6), 1 / 6))], 6)
+    assert together.tolist() == [0] * 6
+    assert collect.clusters([Weights(1, np.arange(1), np.eye(1))], 1).tolist() == [0]
+
+
+def test_the_demo_finds_its_groups(methods):
+    found = {run["seed"]: run["clusters"] for run in collect.collect(methods)["runs"] if run["method"] == 0}
+    assert methods[0].name == "FedDWA"
+    assert found[0] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_curves_bands_and_gains_agree_with_the_runs(methods):
+    numbers = collect.collect(methods)
+    assert numbers["clients"] == 8
+    for method, line in zip(methods, numbers["methods"], strict=True):
+        curves = np.array([run.curve for run in method.runs])
+        assert line["mean"] == pytest.approx(curves.mean(axis=0), abs=0.01)
+        assert line["seeds"][0] == pytest.approx(curves.min(axis=0), abs=0.01)
+        assert line["seeds"][1] == pytest.approx(curves.max(axis=0), abs=0.01)
+        assert all(low <= high for low, high in zip(*line["spread"], strict=True))
+    local = {run.config.seed: run for method in methods if method.name == "Local" for run in method.runs}
+    for run, record in zip(numbers["runs"], [run for method in methods for run in method.runs], strict=True):
+        assert len(run["frames"]) == ROUNDS
+        alone = local[record.config.seed]
+        if alone is record:
+            assert run["gain"] is None
+        else:
+            assert run["gain"] == pytest.approx(record.accuracy[-1] - alone.accuracy[-1], abs=0.01)
+
+
+def test_rounds_are_left_out_where_there_would_be_too_much(methods, monkeypatch):
+    monkeypatch.setattr(collect, "CELLS", 6 * ROUNDS * 64 // 2)
+    numbers = collect.collect(methods)
+    assert numbers["step"] == 2
+    assert [frame["round"] for frame in numbers["runs"][0]["frames"]] == [1, 3, 5, 6]
+
+
+def test_runs_of_different_lengths_stand_side_by_side(methods):
+    short = methods[0].runs[1]
+    cut = type(short)(short.path, short.config, short.lines[:3], short.accuracy[:3], short.weights[:2], None, False)
+    method = type(methods[0])("FedDWA", [methods[0].runs[0], cut])
+    line = collect.collect([method])["methods"][0]
+    assert len(line["mean"]) == ROUNDS + 1
+    assert line["mean"][-1] == pytest.approx(methods[0].runs[0].curve[-1], abs=0.01)
+
+
+# In words.
+
+
+def test_the_headline_counts_who_gained(methods):
+    gain = np.concatenate(
+        [
+            run.accuracy[-1] - alone.accuracy[-1]
+            for run, alone in zip(methods[0].runs, next(m for m in methods if m.name == "Local").runs, strict=True)
+        ]
+    )
+    told = facts.headline(methods)
+    assert told.startswith(f"{(gain > 0.05).sum()} of 16 clients gained by joining; mean {gain.mean():+.1f} points")
+    assert told.endswith("in 2 seeds.")
+
+
+def test_without_local_nothing_is_claimed(runs):
+    methods = by_method(read([runs / "0" / "feddwa"]))
+    assert facts.headline(methods).startswith("FedDWA: ")
+    assert "no run of Local" in facts.story(methods)[0]
+    assert next(card.value for card in facts.cards(methods)).endswith(" %")
+
+
+def test_local_alone_is_told_as_it_is(runs):
+    story = facts.story(by_method(read([runs / "0" / "local"])))
+    assert story == [
+        "In the last round a client's new model was all its own.", "A client sent and received 0 B in a round."
+    ]  # fmt: skip
+
+
+def test_groups_are_told_where_there_are_any(methods, absent):
+    assert any("of the 2 groups" in sentence for sentence in facts.story(methods))
+    assert facts.headline(by_method(read([absent]))).startswith("FedDWA: ")
