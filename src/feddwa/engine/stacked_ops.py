@@ -185,7 +185,7 @@ def _patch_gradients(
     columns = gradient.transpose(1, 2).flatten(2)  # (m, O, B L)
     to_x = to_weight = to_bias = None
     if wanted[1]:
-        to_weight = (columns @ patches.transpose(1, 2)).reshape(weight.shape)
+        to_weight = _long_product(columns, patches, gradient.shape[1]).reshape(weight.shape)
     if wanted[0]:
         spread = weight.flatten(2).transpose(1, 2) @ columns  # (m, C kh kw, B L)
         spread = spread.unflatten(1, weight.shape[2:]).unflatten(4, (-1, *gradient.shape[3:]))
@@ -193,6 +193,18 @@ def _patch_gradients(
     if wanted[2]:
         to_bias = columns.sum(2)
     return to_x, to_weight, to_bias
+
+
+def _long_product(a: Tensor, b: Tensor, batch: int) -> Tensor:
+    """a @ b^T for (m, O, n) and (m, K, n), n a multiple of the batch.
+
+    A few clients' small products with long sums leave most of a GPU idle: the sums are cut into pieces, each a product.
+    """
+    pieces = max(count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or len(a) * count <= 128))
+    if pieces == 1:
+        return a @ b.transpose(1, 2)
+    a, b = (value.unflatten(2, (pieces, -1)).transpose(1, 2) for value in (a, b))  # (m, pieces, ., n / pieces)
+    return (a @ b.transpose(2, 3)).sum(1)
 
 
 def _fold(spread: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
