@@ -138,7 +138,7 @@ def test_compare(call):
         "groups=2", "--param", "feddwa.guidance=last",
     )  # fmt: skip
     assert (status, err) == (0, "")
-    assert {path.name for path in Path("all").iterdir()} == {"feddwa", "local", "fedavg", "weights.png"}
+    assert {path.name for path in Path("all").iterdir()} == {"compare.toml", "feddwa", "local", "fedavg", "weights.png"}
     params = {
         name: tomllib.loads(Path("all", name, "config.toml").read_text())["param"]
         for name in ("feddwa", "local", "fedavg")

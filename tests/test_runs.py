@@ -30,6 +30,7 @@ def test_everything_is_written():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     assert {file.name for file in Path("run").iterdir()} == {
         "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
+        "checkpoint",
     }  # fmt: skip
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
@@ -149,7 +150,7 @@ def test_a_bad_request_is_refused_before_data_are_loaded(monkeypatch):
 
 
 def test_an_algorithm_without_weights_is_recorded_too():
-    directory = runs.RunDirectory(feddwa.RunConfig(out="run").resolved())
-    directory.add({"round": 1}, {"round": 1})
-    directory.finish({"seconds": 1})
+    with runs.RunDirectory.create(feddwa.RunConfig(out="run").resolved()) as directory:
+        directory.add({"round": 1}, {"round": 1})
+        directory.finish({"seconds": 1})
     assert load_file("run/weights.safetensors") == {}

@@ -11,7 +11,7 @@ from feddwa import mixing
 from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
-from feddwa.experiment import Result, run, simulate
+from feddwa.experiment import Result, resume, run, simulate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Result",
     "RunConfig",
     "mixing",
+    "resume",
     "run",
     "simulate",
 ]

@@ -86,6 +86,12 @@ def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.in
     return None
 
 
+def keep(directory: str | Path, count: int) -> None:
+    """Remove all but the newest checkpoints."""
+    for path in _all(Path(directory))[:-count]:
+        path.unlink()
+
+
 class Writer:
     """Writes checkpoints in the background, one at a time. What goes wrong there is raised by the next call."""
 
@@ -138,9 +144,10 @@ def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]
     path = directory / f"round-{round:06d}-{digest.hexdigest()}.safetensors"
     os.replace(temporary, path)
     sync_directory(directory)
-    older = [other for other in _all(directory) if _round(other) < round]
-    for other in set(_all(directory)) - {path, *older[-(KEPT - 1) :]}:  # also later ones, of a past that was left
-        other.unlink()
+    for other in _all(directory):
+        if _round(other) >= round and other != path:  # of a past that the run has left
+            other.unlink()
+    keep(directory, KEPT)
     return path
 
 

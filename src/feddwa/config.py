@@ -22,6 +22,7 @@ DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64")
 CLIENTS = 20
+VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class RunConfig:
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints, from which `feddwa resume` goes on; 0 = none."""
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
     param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -116,6 +119,7 @@ class RunConfig:
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
+        require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         require(0 <= self.seed < 2**63, "--seed", self.seed, "from 0 to 2^63 - 1")
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -163,6 +167,9 @@ def from_toml(path: str | Path, kind: type[Config]) -> Config:
         raise InputError(f"--config {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not a TOML file: {error}") from None
+    version = values.pop("version", VERSION)  # files that people write need not have it
+    if version != VERSION:
+        raise InputError(f"--config {path}: is of version {version}, this feddwa reads version {VERSION}")
     known = params.fields_of(kind)
     for key in values:
         if key not in known:
@@ -173,7 +180,7 @@ def from_toml(path: str | Path, kind: type[Config]) -> Config:
 def to_toml(config: RunConfig) -> str:
     """The configuration as TOML that reads back to itself, but for `out`: a run made again goes to a new place."""
     given = {key: value for key, value in dataclasses.asdict(config).items() if value is not None and key != "out"}
-    return "".join(f"{key} = {_literal(value)}\n" for key, value in given.items())
+    return "".join(f"{key} = {_literal(value)}\n" for key, value in {"version": VERSION, **given}.items())
 
 
 def _literal(value: Any) -> str:

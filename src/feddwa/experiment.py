@@ -1,11 +1,12 @@
-"""From a configuration to a finished run: the Python entry points `run` and `simulate`."""
+"""From a configuration to a finished run: the Python entry points `run`, `resume` and `simulate`."""
 
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import metrics, models, runs
+from feddwa import checkpoint, metrics, models, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.checkpoint import Checkpoint
 from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
@@ -28,6 +30,7 @@ from feddwa.engine import Engine, Rows, Settings, keys, together
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
 from feddwa.federation import Federation, Round
+from feddwa.provenance import check_same, provenance
 
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
 
@@ -88,13 +91,59 @@ def run_tasks(
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
+    federation = _federation(config, engine)
+    names = _names(config) | ({"together": together} if together > 1 else {})  # runs that shared the seconds
+    facts = provenance(config, task) if config.checkpoint_every else {}
+    with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
+        return _drive(federation, task, config.rounds or 0, names, observe, directory)
+
+
+def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
+    """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
+
+    A run that is finished is read back; it has models if it has a checkpoint.
+    """
+    path = Path(path)
+    config = runs.read_config(path).resolved()
+    try:
+        task = load_task(config)
+    except InputError as error:
+        raise InputError(f"{error} (where the data have moved, change {path / runs.CONFIG})") from None
+    return resume_task(config, task, path, observe)
+
+
+def resume_task(config: RunConfig, task: Task, path: Path, observe: Observer = lambda line: None) -> Result:
+    """The same on data that are loaded already."""
+    config = dataclasses.replace(config, clients=task.clients, out=str(path)).resolved()
+    federation, facts = _federation(config, make_engine(config, task)), provenance(config, task)
+    summary = runs.read_summary(path)
+    if summary is not None:
+        found = _restore(federation, path, facts)
+        lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
+        final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
+        return Result(summary, lines, weights, final, buffers, task.partition, str(path))
+    with runs.RunDirectory.reopen(config, facts) as directory:
+        past = directory.rewind(_restore(federation, path, facts))
+        return _drive(federation, task, config.rounds or 0, _names(config), observe, directory, past)
+
+
+def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:
+    """Bring a federation to the last checkpoint of a run directory, if that is its own; without one it stays new."""
+    found = checkpoint.latest(path / runs.CHECKPOINTS)
+    if found is not None:
+        check_same(found.facts, facts, path)
+        federation.restore(found.round, found.tree)
+    return found
+
+
+def _federation(config: RunConfig, engine: Engine) -> Federation:
+    """The federation of a resolved configuration before its first round."""
     algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
-    federation = Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
-    directory = runs.RunDirectory(config, describe(task.dataset, task.partition))
-    names: dict[str, Any] = {"algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition}
-    names |= {"model": config.model} | ({"together": together} if together > 1 else {})  # runs that shared the seconds
-    result = _drive(federation, task, config.rounds or 0, names, observe, directory)
-    return dataclasses.replace(result, path=str(directory.path))
+    return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
+
+
+def _names(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
 
 
 def simulate(
@@ -225,16 +274,19 @@ def _drive(
     names: dict[str, Any],
     observe: Observer,
     directory: runs.RunDirectory | None = None,
+    past: runs.Past = runs.NEW,
 ) -> Result:
-    """All rounds, each written and shown as it ends; then the models that come out."""
-    start, test_sizes = time.perf_counter(), federation.engine.data.splits["test"].sizes
-    lines, weights = [], []
+    """All rounds that are left, each written and shown as it ends; then the models that come out."""
+    start, test_sizes = time.perf_counter() - past.seconds, federation.engine.data.splits["test"].sizes
+    lines, weights = list(past.lines), list(past.weights)
     for line, clients, result in _lines(federation, rounds, test_sizes):
         lines.append(line)
         if result is not None and "weights" in result.info:
             weights.append((result.cohort.ids.numpy(), result.info["weights"].cpu().numpy()))
         if directory is not None:
             directory.add(line, clients, result)
+            if result is not None:
+                directory.keep(federation.round, federation.state(), time.perf_counter() - start)
         observe(line)
     summary = {
         **names,
@@ -250,13 +302,14 @@ def _drive(
     if directory is not None:
         directory.finish(summary)
     final, buffers = federation.personal(federation.everybody())
-    return Result(summary, lines, weights, final, buffers, task.partition)
+    path = None if directory is None else str(directory.path)
+    return Result(summary, lines, weights, final, buffers, task.partition, path)
 
 
 def _lines(
     federation: Federation, rounds: int, test_sizes: torch.Tensor
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Round | None]]:
-    for _ in range(rounds):
+    while federation.round < rounds:
         result = federation.step()
         line = metrics.round_line(result, test_sizes)
         yield line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result

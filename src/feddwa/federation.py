@@ -1,5 +1,6 @@
 """The round loop: sample, download, train, upload, mix, evaluate. It knows no algorithm, no file and no screen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -71,6 +72,17 @@ class Federation:
             self.scores = self._evaluate_all()
         return Round(cohort, before, after, info, costs)
 
+    def state(self) -> Mapping[str, State]:
+        """Everything that the coming rounds depend on, besides the number of the round."""
+        return {"server": self.server, "memory": self.memory, "scores": {"all": self.scores._asdict()}}
+
+    def restore(self, round: int, state: Mapping[str, State]) -> None:
+        """Go back to where `state` was taken, after so many rounds."""
+        device = self.engine.data.device
+        self.server = _placed(state["server"], self.server, device)
+        self.memory = _placed(state["memory"], self.memory, device)
+        self.scores, self.round = Scores(**state["scores"]["all"]), round
+
     def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
         """The personalised models of some clients as they are now, and their BatchNorm statistics."""
         message = self.server_half.deliver(self.server, cohort)
@@ -95,3 +107,14 @@ class Federation:
         everybody = self.everybody()
         message = self.server_half.deliver(self.server, everybody)
         return self.client_half.personal_scores(everybody.ids, everybody.round, message, self.memory)
+
+
+def _placed(state: State, like: State, device: torch.device) -> State:
+    """A state with every tensor where it has its place: some stay on the CPU, whatever the device."""
+    return {
+        part: {
+            name: value.to(like[part][name].device if name in like.get(part, {}) else device)
+            for name, value in rows.items()
+        }
+        for part, rows in state.items()
+    }

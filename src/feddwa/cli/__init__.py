@@ -10,6 +10,7 @@ from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition
 from feddwa.cli.options import parse
 from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
+from feddwa.cli.resume import ResumeConfig, resume_command
 from feddwa.cli.train import CompareConfig, compare_command, run_command
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
@@ -29,6 +30,9 @@ COMMANDS = {
     "run": Command(RunConfig, run_command, "train one algorithm", "--algorithm feddwa --rounds 20"),
     "compare": Command(
         CompareConfig, compare_command, "train several, side by side", "--algorithms feddwa local fedavg"
+    ),
+    "resume": Command(
+        ResumeConfig, resume_command, "go on after an interruption", "runs/20260801-120000-feddwa-digits"
     ),
     "partition": Command(
         PartitionConfig, partition_command, "see who has which data", "--partition groups --clients 20 --out p.png"
@@ -59,12 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"feddwa: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("feddwa: stopped", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"feddwa: stopped{_notes(error)}", file=sys.stderr)
         return 130
     except (OSError, RuntimeError) as error:  # a full disk, a GPU out of memory: no fault of the request
-        print(f"feddwa: failed: {error}", file=sys.stderr)
+        print(f"feddwa: failed: {error}{_notes(error)}", file=sys.stderr)
         return 1
+
+
+def _notes(error: BaseException) -> str:
+    """What was noted on an error on its way, e.g. how to go on."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
 def usage() -> str:

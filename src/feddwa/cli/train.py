@@ -8,11 +8,12 @@ import tyro
 from rich.console import Console
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.config import RunConfig
+from feddwa.cli.resume import resumable
+from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import fields_of
-from feddwa.runs import check_free, default_path
+from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
 
 
 @dataclass(frozen=True)
@@ -31,33 +32,50 @@ def run_command(config: RunConfig) -> int:
     from feddwa.report.tables import show_results, show_weights
 
     config = config.resolved()
+    path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
     console = Console()
-    with progress(console, config.algorithm, config.rounds or 0) as observe:
-        result = run(config, observe=observe)
+    with resumable(path), progress(console, config.algorithm, config.rounds or 0) as observe:
+        result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
-    show_weights(console, {config.algorithm: result}, Path(result.path or "."))
+    show_weights(console, {config.algorithm: result}, path)
     return 0
 
 
 def compare_command(config: CompareConfig) -> int:
     """`feddwa compare`."""
-    from feddwa.experiment import load_task, make_network, run_task
+    out = Path(config.out) if config.out else default_path("compare", config.dataset)
+    check_free(str(out))
+    return compare_runs(config, out)
+
+
+def compare_runs(config: CompareConfig, out: Path) -> int:
+    """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
+    from feddwa.experiment import load_task, make_network, resume_task, run_task
     from feddwa.report.progress import progress
     from feddwa.report.tables import show_results, show_weights
 
-    out = Path(config.out) if config.out else default_path("compare", config.dataset)
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
-    check_free(str(out))
     first = next(iter(configs.values()))
-    task = load_task(first)
+    task = load_task(dataclasses.replace(first, out=None))
     make_network(first, task.dataset)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / COMPARISON, to_toml(_filled(config, first)))
     console, results = Console(), {}
     for name, each in configs.items():
-        with progress(console, name, each.rounds or 0) as observe:
-            results[name] = run_task(each, task, observe)
+        begun = (out / name / CONFIG).is_file()
+        with resumable(out), progress(console, name, each.rounds or 0) as observe:
+            results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
     show_results(console, results)
     show_weights(console, results, out)
     return 0
+
+
+def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:
+    """A comparison with its defaults as they are now, whatever they will be when it is continued."""
+    own = ("algorithm", "out", "param")
+    return dataclasses.replace(
+        config, **{f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own}
+    )
 
 
 def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:

@@ -1,5 +1,6 @@
 """A task: data and their division among clients, from a name or from own arrays."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,16 @@ class Task:
     def clients(self) -> int:
         """The number of clients, N."""
         return len(self.partition.train)
+
+    def fingerprint(self) -> str:
+        """A sum of all samples, and of who has which: the same exactly where these are the same."""
+        digest = hashlib.sha256()
+        arrays = [self.dataset.x, self.dataset.y, *self.partition.train, *self.partition.test]
+        for array in (*arrays, self.partition.turns, self.partition.relabel):
+            value = np.zeros(0) if array is None else np.ascontiguousarray(array)
+            digest.update(f"{value.dtype} {value.shape}".encode())
+            digest.update(value.data if value.size else b"")
+        return digest.hexdigest()
 
 
 def from_arrays(clients: Iterable[Sequence[Any]]) -> Task:

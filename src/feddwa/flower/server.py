@@ -32,7 +32,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     """All rounds, each written as it ends."""
     start, coordinator = time.perf_counter(), Coordinator(grid, config, simulated)
     coordinator.start()
-    directory = runs.RunDirectory(dataclasses.replace(config, clients=coordinator.members.clients))
+    directory = runs.RunDirectory.create(dataclasses.replace(config, clients=coordinator.members.clients))
     log(INFO, "feddwa: writes %s", directory.path.resolve())
     lines, rounds = [], config.rounds or 0
     for number in range(coordinator.round + 1, rounds + 2):

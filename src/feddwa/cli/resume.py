@@ -1,0 +1,50 @@
+"""`feddwa resume`: go on with what was interrupted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from feddwa import runs
+from feddwa.config import from_toml
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Go on with an interrupted run, or comparison, to the end that it would have had anyway."""
+
+    directory: tyro.conf.Positional[str]
+    """The directory of the run or comparison."""
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Where the enclosed work is interrupted, the error says how to go on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, RuntimeError) as error:
+        if runs.unfinished(path):
+            error.add_note(f"feddwa resume {path} goes on with it")
+        raise
+
+
+def resume_command(config: ResumeConfig) -> int:
+    """`feddwa resume`."""
+    from feddwa.cli.train import CompareConfig, compare_runs
+    from feddwa.experiment import resume
+    from feddwa.report.progress import progress
+    from feddwa.report.tables import show_results, show_weights
+
+    path = Path(config.directory)
+    if (path / runs.COMPARISON).is_file():
+        return compare_runs(from_toml(path / runs.COMPARISON, CompareConfig), path)
+    known = runs.read_config(path).resolved()
+    console = Console()
+    with resumable(path), progress(console, known.algorithm, known.rounds or 0) as observe:
+        result = resume(path, observe=observe)
+    show_results(console, {known.algorithm: result})
+    show_weights(console, {known.algorithm: result}, path)
+    return 0
