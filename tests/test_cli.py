@@ -138,7 +138,8 @@ def test_compare(call):
         "groups=2", "--param", "feddwa.guidance=last",
     )  # fmt: skip
     assert (status, err) == (0, "")
-    assert {path.name for path in Path("all").iterdir()} == {"compare.toml", "feddwa", "local", "fedavg", "weights.png"}
+    written = {"compare.toml", "feddwa", "local", "fedavg", "weights.png", "report.html"}
+    assert {path.name for path in Path("all").iterdir()} == written
     params = {
         name: tomllib.loads(Path("all", name, "config.toml").read_text())["param"]
         for name in ("feddwa", "local", "fedavg")

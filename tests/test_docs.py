@@ -9,7 +9,6 @@ import pytest
 from feddwa import cli, models
 from feddwa.algorithms import ALGORITHMS
 from feddwa.cli import options, train
-from feddwa.config import RunConfig
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
 from feddwa.params import fields_of
@@ -58,7 +57,7 @@ def test_the_commands_are_understood(command, monkeypatch):
 
 
 def test_the_readme_names_every_option_and_every_name():
-    options = {f"--{field.replace('_', '-')}" for field in fields_of(RunConfig)} | {"--config"}
+    options = {f"--{field.replace('_', '-')}" for field in fields_of(train.RunOptions)} | {"--config"}
     table = "\n".join(line for line in README.splitlines() if line.startswith("| `--"))
     assert set(re.findall(r"--[a-z-]+", table)) == options
     rows = {row.split("|")[1].strip(" `"): row for row in table.splitlines()}

@@ -1,6 +1,8 @@
 """What people see: the table, the progress, the pictures of the weights."""
 
 import io
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +15,9 @@ from feddwa import metrics
 from feddwa.data.partition import Partition
 from feddwa.experiment import Result
 from feddwa.report import progress as progress_module
-from feddwa.report.progress import progress
+from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
-from feddwa.report.units import human_bytes
+from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.report.weights import Panel, _client, draw_weights, terminal_weights
 
 
@@ -106,17 +108,53 @@ def test_axes_bear_the_clients_numbers():
     assert [_client(cohort, place) for place in (-1.0, 0.0, 2.0, 3.0)] == ["", "3", "12", ""]
 
 
-def test_plain_progress_is_short(monkeypatch):
-    monkeypatch.setattr(progress_module, "PLAIN_EVERY", 1000.0)
+def a_line(number, accuracy, participants=4):
+    series = dict.fromkeys(metrics.SERIES, accuracy)
+    costs = {"participants": participants, "bytes_up": 1024, "bytes_down": 512}
+    return {"round": number, "before": series, "loss_before": 1.0, **costs}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is moved."""
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_progress_is_short(clock):
     file = io.StringIO()
     with progress(Console(file=file), "feddwa", 6) as observe:
-        for line in a_result().metrics:
-            observe(line)
-    assert file.getvalue() == "feddwa: done, accuracy 80.00 %\n"
-    monkeypatch.setattr(progress_module, "PLAIN_EVERY", -1.0)
+        for number, accuracy in enumerate((10, 40, 30, 50, 80, 70), 1):
+            clock[0] += 4.0
+            observe(a_line(number, accuracy))
+        observe({"round": 7, "before": {"all": 75.0}, "loss_before": 1.0})
+    early, late = "best 40.00 % after round 1, traffic 18.0 KiB", "best 80.00 % after round 4, traffic 36.0 KiB"
+    assert file.getvalue() == (
+        f"feddwa: round 3/6, accuracy 30.00 %, {early}, 1.0 clients/s, 12.0 s left\n"
+        f"feddwa: round 6/6, accuracy 70.00 %, {late}, 1.0 clients/s, 0.0 s left\n"
+        f"feddwa: done, accuracy 75.00 %, {late}, 1.0 clients/s, 24.0 s\n"
+    )
+
+
+def test_plain_progress_without_classes(clock):
+    file = io.StringIO()
     with progress(Console(file=file), "feddwa", 6) as observe:
+        clock[0] += 11.0
         observe(a_result(None, loss=0.5).metrics[1])
-    assert file.getvalue().endswith("feddwa: round 2/6, loss 0.5000\n")
+    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 0 B, 0.0 clients/s, 22.0 s left\n"
+
+
+def test_of_several_jobs_it_is_said_which(clock):
+    file = io.StringIO()
+    with jobs(Console(file=file), 2) as job:
+        for name in ("feddwa", "local"):
+            with job(name, 3) as observe:
+                clock[0] += 11.0
+                observe(a_line(1, 50.0))
+    assert [line.split(",")[0] for line in file.getvalue().splitlines()] == [
+        "feddwa (1 of 2): round 1/3", "local (2 of 2): round 1/3"
+    ]  # fmt: skip
 
 
 def test_a_bar_in_a_terminal():
@@ -131,8 +169,43 @@ def test_a_bar_in_a_terminal():
     assert "diverged" in file.getvalue()
 
 
+def test_bars_are_nested_and_fit_a_terminal():
+    file = io.StringIO()
+    with jobs(Console(file=file, force_terminal=True, width=80, color_system=None), 3) as job:
+        for name in ("feddwa", "local"):
+            with job(name, 2) as observe:
+                for number in (1, 2):
+                    observe(a_line(number, 40.0 + number))
+                    time.sleep(0.15)  # for a picture to be drawn
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
+    assert re.search(r"all +━+.* 2/3 +runs", text)
+    assert re.search(r"✓ feddwa +━+.* 2/2 +rounds +\d:\d\d:\d\d +accuracy 42.00 %", text)
+    assert "best 42.00 % after round 1, traffic 12.0 KiB, " in text
+    assert max(map(len, text.replace("\r", "\n").splitlines())) <= 80
+
+
+def test_quiet_is_silent():
+    file = io.StringIO()
+    for terminal in (True, False):
+        with progress(Console(file=file, force_terminal=terminal), "feddwa", 6, quiet=True) as observe:
+            observe(a_line(1, 50.0))
+    assert file.getvalue() == ""
+
+
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")]
 )
 def test_bytes_for_people(count, text):
     assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+)
+def test_seconds_for_people(seconds, text):
+    assert human_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0.0 FLOP"), (2.34e9, "2.3 GFLOP"), (1e21, "1000.0 EFLOP")])
+def test_flops_for_people(count, text):
+    assert human_flops(count) == text

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from feddwa import models, params
+from feddwa import models, params, tensorboard
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.batchnorm import POLICIES
 from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
@@ -80,6 +80,8 @@ class RunConfig:
     """Rounds between two checkpoints, from which `feddwa resume` goes on; 0 = none."""
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
+    tensorboard: bool = False
+    """Write events for TensorBoard into the run directory, too."""
     param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
 
@@ -120,6 +122,8 @@ class RunConfig:
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
+        if self.tensorboard:
+            tensorboard.check()
         require(0 <= self.seed < 2**63, "--seed", self.seed, "from 0 to 2^63 - 1")
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:

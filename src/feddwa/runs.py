@@ -35,6 +35,7 @@ from feddwa.config import RunConfig, from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
+from feddwa.tensorboard import TensorBoard
 
 WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to be written whole
 CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
@@ -64,6 +65,7 @@ class RunDirectory:
         self._lock = _lock(path)
         self._files = {name: (path / name).open("ab") for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
+        self._tensorboard = TensorBoard(path) if config.tensorboard else None
         self._weights: dict[str, Tensor] = {}
         self._weights_written = time.monotonic()
 
@@ -91,6 +93,8 @@ class RunDirectory:
         """Append what is known of a round."""
         self._append(METRICS, json.dumps(line, allow_nan=False).encode() + b"\n")
         self._append(CLIENTS, json.dumps(clients, allow_nan=False).encode() + b"\n")
+        if self._tensorboard is not None:
+            self._tensorboard.add(line, clients, result)
         if result is not None and "weights" in result.info:
             round, cohort, weights = torch.tensor(line["round"]), result.cohort.ids, result.info["weights"].cpu()
             record = save({"round": round, "cohort": cohort, "weights": weights.contiguous()})
@@ -125,6 +129,8 @@ class RunDirectory:
         self._writer.wait()
         self._sync()
         self._write_weights()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
         write_whole(self.path / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
         (self.path / JOURNAL).unlink()
         checkpoint.keep(self.path / CHECKPOINTS, 1)

@@ -11,8 +11,7 @@ from feddwa.cli.options import parse
 from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
 from feddwa.cli.resume import ResumeConfig, resume_command
-from feddwa.cli.train import CompareConfig, compare_command, run_command
-from feddwa.config import RunConfig
+from feddwa.cli.train import CompareConfig, RunOptions, compare_command, run_command
 from feddwa.errors import InputError
 
 
@@ -27,7 +26,7 @@ class Command:
 
 
 COMMANDS = {
-    "run": Command(RunConfig, run_command, "train one algorithm", "--algorithm feddwa --rounds 20"),
+    "run": Command(RunOptions, run_command, "train one algorithm", "--algorithm feddwa --rounds 20"),
     "compare": Command(
         CompareConfig, compare_command, "train several, side by side", "--algorithms feddwa local fedavg"
     ),

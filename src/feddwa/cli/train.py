@@ -17,7 +17,19 @@ from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whol
 
 
 @dataclass(frozen=True)
-class CompareConfig(RunConfig):
+class RunOptions(RunConfig):
+    """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
+
+    quiet: bool = False
+    """Print nothing but the directory that was written."""
+
+    def run_config(self) -> RunConfig:
+        """What is about the run and not about the screen."""
+        return RunConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)})
+
+
+@dataclass(frozen=True)
+class CompareConfig(RunOptions):
     """Several algorithms on the same data, from the same seed."""
 
     algorithm: tyro.conf.Suppress[tyro.conf.Fixed[str]] = "feddwa"  # a run's config.toml may have it
@@ -25,19 +37,21 @@ class CompareConfig(RunConfig):
     """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
 
 
-def run_command(config: RunConfig) -> int:
+def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
     from feddwa.experiment import run
     from feddwa.report.progress import progress
     from feddwa.report.tables import show_results, show_weights
 
-    config = config.resolved()
+    config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
-    console = Console()
-    with resumable(path), progress(console, config.algorithm, config.rounds or 0) as observe:
+    console = Console(quiet=options.quiet)
+    with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
     show_weights(console, {config.algorithm: result}, path)
+    if options.quiet:
+        print(path)
     return 0
 
 
@@ -51,7 +65,9 @@ def compare_command(config: CompareConfig) -> int:
 def compare_runs(config: CompareConfig, out: Path) -> int:
     """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
     from feddwa.experiment import load_task, make_network, resume_task, run_task
-    from feddwa.report.progress import progress
+    from feddwa.report.page import write_report
+    from feddwa.report.progress import jobs
+    from feddwa.report.reading import read
     from feddwa.report.tables import show_results, show_weights
 
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
@@ -60,13 +76,18 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     make_network(first, task.dataset)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
-    console, results = Console(), {}
-    for name, each in configs.items():
-        begun = (out / name / CONFIG).is_file()
-        with resumable(out), progress(console, name, each.rounds or 0) as observe:
-            results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
+    console, results = Console(quiet=config.quiet), {}
+    with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
+        for name, each in configs.items():
+            begun = (out / name / CONFIG).is_file()
+            with job(name, each.rounds or 0) as observe:
+                results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
     show_results(console, results)
     show_weights(console, results, out)
+    write_report(read([out]), out / "report.html")
+    console.print(f"  {out / 'report.html'}   open it in a browser", highlight=False, soft_wrap=True)
+    if config.quiet:
+        print(out)
     return 0
 
 

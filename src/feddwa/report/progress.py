@@ -1,36 +1,77 @@
-"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
+"""Progress of long jobs: bars that say how good, how far and how long in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from feddwa.report.units import human_bytes, human_seconds
+
+Line = dict[str, Any]  # of metrics.jsonl
+Observer = Callable[[Line], None]
 
 PLAIN_EVERY = 10.0  # seconds between two plain lines
 
 
 @contextmanager
-def progress(console: Console, name: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show the lines of metrics.jsonl as they come."""
-    if not console.is_terminal:
-        yield _plain(console, name, rounds)
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(name, total=rounds, note="")
-        yield lambda line: bar.update(task, completed=min(line["round"], rounds), note=score(line))
+def progress(console: Console, name: str, rounds: int, quiet: bool = False) -> Iterator[Observer]:
+    """Show the lines of metrics.jsonl of one run as they come."""
+    with jobs(console, 1, quiet=quiet) as job, job(name, rounds) as observe:
+        yield observe
 
 
-def score(line: dict[str, Any]) -> str:
+@contextmanager
+def jobs(console: Console, count: int, what: str = "runs", quiet: bool = False) -> Iterator[Callable[..., Any]]:
+    """Several runs one after another: `with jobs(console, 3) as job, job("feddwa", rounds) as observe: ...`."""
+    if quiet:
+        yield _silent
+    elif console.is_terminal:
+        with _Board(console, count, what) as board:
+            yield board.job
+    else:
+        yield _PlainJobs(console, count).job
+
+
+@dataclass
+class Tally:
+    """What is known of a run so far."""
+
+    name: str
+    rounds: int
+    started: float = field(default_factory=lambda: time.monotonic())
+    score: str = ""
+    best: tuple[float, int] | None = None  # percent, and the round after which it was reached
+    round: int = 0  # finished rounds
+    bytes: int = 0  # up and down, of all clients
+    trained: int = 0  # clients, every round anew
+
+    def add(self, line: Line) -> None:
+        """Take in a line of metrics.jsonl."""
+        self.score, accuracy = score(line), line["before"]["all"]
+        if accuracy is not None and (self.best is None or accuracy > self.best[0]):
+            self.best = (accuracy, line["round"] - 1)
+        self.round = max(self.round, min(line["round"], self.rounds))
+        self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
+        self.trained += line.get("participants", 0)
+
+    def details(self) -> str:
+        """What there is besides the score, in less than a line."""
+        best = "" if self.best is None else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        speed = self.trained / max(time.monotonic() - self.started, 1e-9)
+        return f"{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
+
+    def left(self) -> float:
+        """Seconds to go, if rounds go on as they went."""
+        return (time.monotonic() - self.started) * (self.rounds - self.round) / max(self.round, 1)
+
+
+def score(line: Line) -> str:
     """How good the models are that the round began with: in percent, or by their loss where there are no classes."""
     accuracy, loss = line["before"]["all"], line["loss_before"]
     if accuracy is not None:
@@ -38,15 +79,85 @@ def score(line: dict[str, Any]) -> str:
     return "diverged" if loss is None else f"loss {loss:.4f}"
 
 
-def _plain(console: Console, name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
-    shown = time.monotonic()
+def _rate(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
 
-    def observe(line: dict[str, Any]) -> None:
-        nonlocal shown
-        finished = line["round"] > rounds
-        if finished or time.monotonic() - shown > PLAIN_EVERY:
-            shown = time.monotonic()
-            place = "done" if finished else f"round {line['round']}/{rounds}"
-            console.print(f"{name}: {place}, {score(line)}", highlight=False)
 
-    return observe
+@contextmanager
+def _silent(name: str, rounds: int) -> Iterator[Observer]:
+    yield lambda line: None
+
+
+class _Board:
+    """Bars in a terminal: one for all runs where there are several, one for each run, what the present one is like."""
+
+    def __init__(self, console: Console, count: int, what: str) -> None:
+        self._bars = Progress(
+            SpinnerColumn(finished_text="✓" if console.encoding.startswith("utf") else "*"),
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._details = Text(style="dim", no_wrap=True, overflow="ellipsis")
+        self._live = Live(Group(self._bars, self._details), console=console, refresh_per_second=8)
+        self._all = self._bars.add_task("all", total=count, unit=what, note="") if count > 1 else None
+
+    def __enter__(self) -> "_Board":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._details.plain = ""
+        self._live.stop()
+
+    @contextmanager
+    def job(self, name: str, rounds: int) -> Iterator[Observer]:
+        """A run: show its lines as they come."""
+        tally = Tally(name, rounds)
+        before = 0.0 if self._all is None else self._bars.tasks[self._all].completed
+        task = self._bars.add_task(name, total=rounds, unit="rounds", note="")
+
+        def observe(line: Line) -> None:
+            tally.add(line)
+            self._bars.update(task, completed=tally.round, note=tally.score)
+            if self._all is not None:
+                self._bars.update(self._all, completed=before + tally.round / rounds)
+            self._details.plain = f"  {tally.details()}"
+
+        yield observe
+        if self._all is not None:
+            self._bars.update(self._all, completed=round(before) + 1)
+
+
+class _PlainJobs:
+    """A line now and then, and one at the end of each run."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self._console, self._count, self._done = console, count, 0
+
+    @contextmanager
+    def job(self, name: str, rounds: int) -> Iterator[Observer]:
+        """A run: say now and then where it stands."""
+        tally, shown = Tally(name, rounds), time.monotonic()
+        place = f" ({self._done + 1} of {self._count})" if self._count > 1 else ""
+
+        def observe(line: Line) -> None:
+            nonlocal shown
+            tally.add(line)
+            if line["round"] > rounds:
+                took = human_seconds(time.monotonic() - tally.started)
+                self._print(f"{name}: done, {tally.score}, {tally.details()}, {took}")
+            elif time.monotonic() - shown > PLAIN_EVERY:
+                shown = time.monotonic()
+                where = f"{name}{place}: round {tally.round}/{rounds}"
+                self._print(f"{where}, {tally.score}, {tally.details()}, {human_seconds(tally.left())} left")
+
+        yield observe
+        self._done += 1
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
