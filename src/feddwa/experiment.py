@@ -22,7 +22,7 @@ from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.describe import describe
-from feddwa.data.federated import federate
+from feddwa.data.federated import bring, federate
 from feddwa.data.files import first_line
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
@@ -83,7 +83,7 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     if len(pairs) == 1 or pairs[0][0].backend == "sequential":
         return [_run(*pair, engine, observe) for pair, engine in zip(pairs, engines, strict=True)]
-    name = ("stack", _kind(pairs[0][0]), *map(id, tasks))
+    name = ("stack", _kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
     jobs = [partial(_run, *pair, engine, observe, len(pairs)) for pair, engine in zip(pairs, members, strict=True)]
@@ -260,7 +260,8 @@ def _engine(
     dtype: torch.dtype,
     loss: Loss = F.cross_entropy,
 ) -> Engine:
-    data = task.keep(device, lambda: federate(task.dataset, task.partition, device))
+    samples = task.keep(("samples", device), lambda: bring(task.dataset, task.partition, device))
+    data = federate(task.dataset, task.partition, device, samples)
     if algorithm.validation:
         rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
         data = data.hold_out(algorithm.validation, rng)

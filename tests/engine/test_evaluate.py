@@ -14,7 +14,7 @@ from tests.conftest import NETWORKS, SIZES, small_data
 @pytest.mark.parametrize("at_once", [4096, 16])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_scores_agree_with_a_loop_over_modules(network, at_once, monkeypatch):
-    monkeypatch.setattr(sys.modules[evaluate.__module__], "SAMPLES_AT_ONCE", at_once)
+    monkeypatch.setitem(sys.modules[evaluate.__module__].SAMPLES_AT_ONCE, "cpu", at_once)
     engine = Engine(NETWORKS[network](), small_data(), Settings(2, 10, 0.1), dtype=torch.float64)
     parameters, buffers = engine.initial()
     everybody = torch.arange(len(SIZES))

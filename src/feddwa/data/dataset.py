@@ -1,6 +1,7 @@
 """Samples of one task as plain arrays, and the fixed hold-out for data that come without a test part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) natural client number of each row, if the data have owners
+    kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see Task.keep
 
     def __post_init__(self) -> None:
         rows = len(self.x)

@@ -77,8 +77,24 @@ class FederatedData:
         return replace(self, splits=splits)
 
 
-def federate(dataset: Dataset, partition: Partition, device: torch.device) -> FederatedData:
-    """Bring a dataset and its partition onto a device, the clients' turns and relabellings applied."""
+def federate(
+    dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[Tensor, Tensor] | None = None
+) -> FederatedData:
+    """A dataset and its partition on a device, where the samples may be already."""
+    x, y = samples or bring(dataset, partition, device)
+    scale, shift = _normalisation(dataset)
+    return FederatedData(
+        x=x,
+        y=y,
+        splits={"train": _split(partition.train, device), "test": _split(partition.test, device)},
+        classes=dataset.classes,
+        scale=None if scale is None else scale.to(device),
+        shift=None if shift is None else shift.to(device),
+    )
+
+
+def bring(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Samples and targets on a device, the clients' turns and relabellings applied."""
     x, y = dataset.x, dataset.y
     if partition.turns is not None:
         x = np.array(x)
@@ -88,15 +104,7 @@ def federate(dataset: Dataset, partition: Partition, device: torch.device) -> Fe
         y = y.copy()
         for new, rows in zip(partition.relabel, _rows(partition), strict=True):
             y[rows] = new[y[rows]]
-    scale, shift = _normalisation(dataset)
-    return FederatedData(
-        x=torch.from_numpy(np.array(x)).to(device),
-        y=torch.from_numpy(np.array(y)).to(device),
-        splits={"train": _split(partition.train, device), "test": _split(partition.test, device)},
-        classes=dataset.classes,
-        scale=None if scale is None else scale.to(device),
-        shift=None if shift is None else shift.to(device),
-    )
+    return torch.from_numpy(np.array(x)).to(device), torch.from_numpy(np.array(y)).to(device)
 
 
 def _rows(partition: Partition) -> list[np.ndarray]:

@@ -22,10 +22,15 @@ class Task:
     _kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def keep(self, name: object, make: Callable[[], Any]) -> Any:
-        """What was made under this name before, or is made now: data on a device, programs compiled for them."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
+        """What was made under this name before, or is made now: samples on a device, programs compiled for them.
+
+        Tasks that leave the samples as they are share it: all divisions of a dataset train with the same programs.
+        """
+        altered = self.partition.turns is not None or self.partition.relabel is not None
+        kept = self._kept if altered else self.dataset.kept
+        if name not in kept:
+            kept[name] = make()
+        return kept[name]
 
     @property
     def clients(self) -> int:

@@ -12,7 +12,7 @@ from feddwa.engine.rows import Row, Rows, take
 if TYPE_CHECKING:
     from feddwa.engine.trainer import Engine
 
-SAMPLES_AT_ONCE = 4096  # over all clients: bounds the memory of activations
+SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
 
 
 class Scores(NamedTuple):
@@ -31,7 +31,7 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     model, buffers = take(model, by_size), take(buffers, by_size)
     right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
     engine.module.eval()
-    width = max(1, SAMPLES_AT_ONCE // len(ids))
+    width = max(1, SAMPLES_AT_ONCE[device.type] // len(ids))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
         samples = index[:active, start : start + width]

@@ -26,8 +26,8 @@ TRACE_AFTER = {"cpu": 50, "cuda": 3}
 # Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a trace, a graph)
 # than some rows too many: there, numbers of rows are rounded up to these.
 ROUNDED = {"cpu": False, "cuda": True}
-LEADING = [1, *(count << power for power in range(24) for count in (2, 3))]  # 1, 2, 3, 4, 6, 8, 12, 16, ...
-LISTED = [4**power for power in range(13)]  # of rows with a last, short batch: few rows, up to B - 1 lengths
+LEADING = [count << power for power in range(24) for count in (4, 6)]  # 4, 6, 8, 12, 16, 24, ...
+LISTED = [16 * 4**power for power in range(12)]  # of rows with a last, short batch: few rows, up to B - 1 lengths
 
 aten = torch.ops.aten
 

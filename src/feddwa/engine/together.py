@@ -8,7 +8,7 @@ federation runs as if it were alone, in a thread of its own, of which only one m
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -65,7 +65,9 @@ def stacked(engines: Sequence[Engine]) -> Engine:
 
 def members(engines: Sequence[Engine]) -> list[SharedEngine]:
     """An engine for each of them that trains with the others."""
-    starts = itertools.accumulate([len(engine.data.x) for engine in engines[:-1]], initial=0)
+    parts = [engine.data for engine in engines]
+    lengths = [0 if _alike(parts) else len(data.x) for data in parts[:-1]]
+    starts = itertools.accumulate(lengths, initial=0)
     return [_like(SharedEngine, engine, first=start) for engine, start in zip(engines, starts, strict=True)]
 
 
@@ -193,8 +195,15 @@ def _like(kind: type[Any], engine: Engine, **changes: Any) -> Any:
     return kind(**{**{name: getattr(engine, name) for name in same}, **changes})
 
 
+def _alike(parts: Sequence[FederatedData]) -> bool:
+    """Whether they divide the same samples."""
+    return all(data.x is parts[0].x and data.y is parts[0].y for data in parts)
+
+
 def _joined(parts: Sequence[FederatedData]) -> FederatedData:
     """All samples; who owns them is what the members know."""
     first = parts[0]
+    if _alike(parts):
+        return replace(first, splits={})
     x, y = (torch.cat([getattr(data, name) for data in parts]) for name in ("x", "y"))
-    return FederatedData(x, y, {}, first.classes, first.scale, first.shift)
+    return replace(first, x=x, y=y, splits={})
