@@ -75,7 +75,10 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
 def run_tasks(
     configs: Sequence[RunConfig], tasks: Sequence[Task], observe: Observer = lambda line: None
 ) -> list[Result]:
-    """Run configurations that differ in their seed, in step: the clients of all of them are trained as one stack."""
+    """Run configurations that differ in their seed, in step: the clients of all of them are trained as one stack.
+
+    They all pass the same rounds at the same time; the first one's are shown.
+    """
     pairs = [
         (dataclasses.replace(config, clients=task.clients).resolved(), task)
         for config, task in zip(configs, tasks, strict=True)
@@ -86,7 +89,11 @@ def run_tasks(
     name = ("stack", _kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
-    jobs = [partial(_run, *pair, engine, observe, len(pairs)) for pair, engine in zip(pairs, members, strict=True)]
+    watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
+    jobs = [
+        partial(_run, *pair, engine, watcher, len(pairs))
+        for pair, engine, watcher in zip(pairs, members, watching, strict=True)
+    ]
     return together.in_step(stack, members, jobs)
 
 
@@ -104,6 +111,8 @@ def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result
     A run that is finished is read back; it has models if it has a checkpoint.
     """
     path = Path(path)
+    if (path / runs.FEDERATION).exists():
+        raise InputError(f"{path}: is a federation's; it goes on when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
     try:
         task = load_task(config)
@@ -289,22 +298,27 @@ def _drive(
             if result is not None:
                 directory.keep(federation.round, federation.state(), time.perf_counter() - start)
         observe(line)
-    summary = {
-        **names,
-        "clients": federation.engine.data.clients,
-        "rounds": rounds,
-        "seed": federation.engine.seed,
-        "accuracy": metrics.summarise(lines),
-        "loss": metrics.summarise_loss(lines),
-        **_costs(lines[:-1]),
-        "seconds": round(time.perf_counter() - start, 2),
-        "device": _device_name(federation.engine.data.device),
-    }
+    names = {**names, "clients": federation.engine.data.clients, "rounds": rounds, "seed": federation.engine.seed}
+    summary = make_summary(names, lines, time.perf_counter() - start, federation.engine.data.device)
     if directory is not None:
         directory.finish(summary)
     final, buffers = federation.personal(federation.everybody())
     path = None if directory is None else str(directory.path)
     return Result(summary, lines, weights, final, buffers, task.partition, path)
+
+
+def make_summary(
+    names: Mapping[str, Any], lines: list[dict[str, Any]], seconds: float, device: torch.device
+) -> dict[str, Any]:
+    """What a run came to, from the lines of metrics.jsonl."""
+    return {
+        **names,
+        "accuracy": metrics.summarise(lines),
+        "loss": metrics.summarise_loss(lines),
+        **_costs(lines[:-1]),
+        "seconds": round(seconds, 2),
+        "device": _device_name(device),
+    }
 
 
 def _lines(

@@ -84,6 +84,7 @@ def reproduce(
     scale: Scale = "paper",
     data_dir: str | None = None,
     device: str = "auto",
+    dtype: str = "float32",
     time_limit: float | None = None,
     version: str | None = None,
     tell: Tell = print,
@@ -109,7 +110,7 @@ def reproduce(
         if time_limit is not None and time.monotonic() - start > time_limit:
             progress.left += len(cell.missing)
             continue
-        config = dataclasses.replace(cell.config, data_dir=data_dir, device=device)
+        config = dataclasses.replace(cell.config, data_dir=data_dir, device=device, dtype=dtype)
         try:
             run.dataset(config.dataset, data_dir)
         except InputError as error:
@@ -150,7 +151,7 @@ def _run(
                 path = store.save(config, run.record_of(config, outcome, version))
                 done += 1
                 accuracy = outcome.lines[-1]["before"]["all"]
-                tell(f"{cell}, seed {outcome.seed}: {accuracy:.2f} %, {outcome.summary['seconds']:.1f} s, {path.name}")
+                tell(f"{cell}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
                 if limit is not None and time.monotonic() - start > limit:
                     break
     except (InputError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddwa import experiment
+from feddwa import checkpoint, experiment, runs
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
@@ -22,6 +22,7 @@ from feddwa.data.task import Task
 from feddwa.paper.store import Record, code_version, settings
 
 Observer = Callable[[dict[str, Any]], None]
+CHECKPOINT_EVERY = 25  # rounds
 KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are kept, besides the last
 PAIRWISE = ("feddwa", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
 TOP = 5  # partners that are looked at, the client itself among them
@@ -46,17 +47,24 @@ def run_cell(
     work_of: Callable[[int], Path],
     observe: Observer = lambda line: None,
 ) -> Iterator[Outcome]:
-    """Train a cell with several seeds: outcomes in the order of seeds, each as soon as it is there.
+    """Train a cell with several seeds, all as one stack of rows: outcomes in the order of seeds.
 
-    `task_of` gives a seed's data, `work_of` the run directory in which it is at work, removed when it is done.
+    `task_of` gives a seed's data, `work_of` the run directory in which it is at work, removed when it is done. A seed
+    that was interrupted goes on from its last checkpoint, by itself.
     """
-    for seed in seeds:
-        own, work = dataclasses.replace(config, seed=seed, out=str(work_of(seed))), work_of(seed)
-        shutil.rmtree(work, ignore_errors=True)
-        result = experiment.run_task(own, task_of(seed), observe)
+    config = dataclasses.replace(config, checkpoint_every=CHECKPOINT_EVERY)
+    configs = [dataclasses.replace(config, seed=seed, out=str(work_of(seed))) for seed in seeds]
+    begun = [own for own in configs if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
+    fresh = [own for own in configs if own not in begun]
+    for own in fresh:
+        shutil.rmtree(str(own.out), ignore_errors=True)
+    results = [experiment.resume_task(own, task_of(own.seed), Path(str(own.out)), observe) for own in begun]
+    results += experiment.run_tasks(fresh, [task_of(own.seed) for own in fresh], observe) if fresh else []
+    for own, result in sorted(zip(begun + fresh, results, strict=True), key=lambda pair: pair[0].seed):
+        work = Path(str(own.out))
         final = json.loads((work / "clients.jsonl").read_text(encoding="utf-8").splitlines()[-1])["before"]
         shutil.rmtree(work)
-        yield Outcome(seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
+        yield Outcome(own.seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
 
 
 @functools.lru_cache(maxsize=1)
@@ -66,10 +74,22 @@ def dataset(name: str, data_dir: str | None) -> Dataset:
 
 
 def task(config: RunConfig, seed: int) -> Task:
-    """The data of a cell, divided as the seed has it."""
-    data = dataset(config.dataset, config.data_dir)
-    clients = config.clients or max(1, data.owners)
-    return Task(data, partitions.make(config.partition, config.partition_parameters(), data, clients, seed))
+    """The data of a cell, divided as the seed has it: the same task for all methods of a column."""
+    division = config.partition, tuple(config.partition_parameters().items()), config.clients
+    return _task(config.dataset, config.data_dir, *division, seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _task(
+    name: str,
+    data_dir: str | None,
+    scheme: str,
+    parameters: tuple[tuple[str, str], ...],
+    clients: int | None,
+    seed: int,
+) -> Task:
+    data = dataset(name, data_dir)
+    return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
 
 
 def record_of(config: RunConfig, outcome: Outcome, version: str | None = None) -> Record:
@@ -88,7 +108,8 @@ def record_of(config: RunConfig, outcome: Outcome, version: str | None = None) -
         "config": settings(config),
         "code": version or code_version(),
         "hardware": hardware(summary["device"]),
-        "seconds": summary["seconds"],
+        "dtype": config.dtype,
+        "seconds": round(summary["seconds"] / summary.get("together", 1), 2),  # of a stack of seeds, the share of one
         "bytes_down": summary["bytes_down_per_client_round"],
         "bytes_up": summary["bytes_up_per_client_round"],
         "flops": summary["flops_per_client_round"],

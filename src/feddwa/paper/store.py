@@ -24,7 +24,7 @@ from feddwa.params import fields_of
 Record = dict[str, Any]  # a result file
 
 # What says where and how a run is made, but not what it gives.
-ELSEWHERE = frozenset({"seed", "device", "data_dir", "out", "backend", "chunk"})
+ELSEWHERE = frozenset({"seed", "device", "dtype", "data_dir", "out", "backend", "chunk", "checkpoint_every"})
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
