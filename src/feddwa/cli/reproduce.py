@@ -1,5 +1,6 @@
 """Commands about the paper: `feddwa reproduce`."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -7,12 +8,19 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 from rich.console import Console
 
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, require, unknown
 
 if TYPE_CHECKING:
     from feddwa.paper.specs import Experiment
     from feddwa.paper.store import Store
     from feddwa.paper.tables import Table
+
+
+WIDE = 180  # characters, where nobody looks
+EXTRAS = {
+    "clusterfl-norms": "How long updates are, which ClusterFL's tolerances depend on",
+    "docs": "The page with all of them, from the results that there are",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
     from feddwa.paper.reproduce import default_results
     from feddwa.paper.store import Store
 
-    console = Console()
+    console = _console()
     if config.list or not config.what:
         _list(console)
         return 0
@@ -59,22 +67,33 @@ def reproduce_command(config: ReproduceConfig) -> int:
     store = Store(Path(config.results) if config.results else default_results(config.scale))
     if config.what == "docs":
         return _docs(console, config, store)
+    if config.what == "clusterfl-norms":
+        return _norms(console, config)
     chosen = specs.experiment(config.what).select(config.columns, config.methods)
     if config.dry_run:
         _dry_run(console, config, chosen, store)
         return 0
     failed: list[str] = []
     if chosen.trains:
+        from feddwa.report.progress import progress as progress_bar
+
         progress = reproduce(
             config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
             results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
             time_limit=config.time_limit, tell=lambda text: console.print(text, highlight=False, soft_wrap=True),
+            watch=lambda what, rounds: progress_bar(console, what, rounds),
         )  # fmt: skip
         failed = progress.failed
         if progress.without_data and not progress.found and not progress.made:
             raise InputError(f"reproduce {config.what}: none of its data are at hand: {progress.without_data[0]}")
     _show(console, config, chosen, store)
     return 1 if failed else 0
+
+
+def _console() -> Console:
+    """As wide as the tables want, unless a terminal says otherwise."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
 
 
 def _seeds(config: ReproduceConfig) -> tuple[int, ...] | None:
@@ -87,7 +106,8 @@ def _list(console: Console) -> None:
     for name, each in experiments().items():
         size = f"{len(each.cells())} cells x {each.seeds} seeds" if each.trains else "computed in seconds"
         console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
-    console.print(f"{'docs':<22}  The page with all of them, from the results that there are", highlight=False)
+    for name, text in EXTRAS.items():
+        console.print(f"{name:<22}  {text}", highlight=False)
 
 
 def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
@@ -117,11 +137,25 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
 def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """The tables, what to keep in mind, and the figures' paths."""
     from feddwa.paper.figures import draw
+    from feddwa.paper.summary import summarise
     from feddwa.paper.tables import tables_of
 
-    for table in tables_of(chosen, store, config.scale):
+    if chosen.trains and config.scale == "smoke":
+        console.print("Smoke scale: two rounds on digits, whatever the columns say. No results.", highlight=False)
+        chosen = dataclasses.replace(chosen, paper={})  # nothing to compare with
+    run = [
+        column
+        for column in chosen.columns
+        if any(summarise(chosen, column, row, store, config.scale) for row in chosen.rows)
+    ]
+    shown = dataclasses.replace(chosen, columns=tuple(run)) if chosen.trains else chosen
+    for table in tables_of(shown, store, config.scale):
         _print(console, table)
-    for remark in (*chosen.claims, *chosen.remarks):
+    if missing := [column.name for column in chosen.columns if chosen.trains and column not in run]:
+        console.print(f"Not run here: {', '.join(missing)}", highlight=False)
+    for claim in chosen.claims:
+        console.print(f"The paper: {claim}", highlight=False)
+    for remark in chosen.remarks:
         console.print(f"- {remark}", highlight=False)
     for path in draw(chosen, store, Path(config.out or "runs/figures"), config.scale):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -136,6 +170,24 @@ def _print(console: Console, table: "Table") -> None:
     for row in table.rows:
         drawn.add_row(*(f"[bold]{cell[:-1]}[/bold]" if cell.endswith("*") else cell for cell in row))
     console.print(drawn)
+
+
+def _norms(console: Console, config: ReproduceConfig) -> int:
+    """The norms of updates in the columns of Tables 1 and 2, and the tolerance that follows."""
+    from feddwa.paper.calibrate import update_norms
+    from feddwa.paper.specs import Row, experiment
+
+    known = {column.name: (each, column) for each in map(experiment, ("table1", "table2")) for column in each.columns}
+    for name in config.columns or list(known):
+        if name not in known:
+            raise unknown("--columns", name, known)
+        each, column = known[name]
+        run = each.config(column, Row("clusterfl", ""), config.scale)
+        norms = update_norms(dataclasses.replace(run, data_dir=config.data_dir, device=config.device))
+        shown = [number for number in (1, 2, 10, 20, 30) if number <= len(norms.mean)]
+        pairs = ", ".join(f"{norms.mean[n - 1]:.2f} and {norms.largest[n - 1]:.2f} in round {n}" for n in shown)
+        console.print(f"{name}: mean and largest {pairs}; eps2={norms.eps2}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def _docs(console: Console, config: ReproduceConfig, store: "Store") -> int:

@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; where there are more lines, dashes begin again.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
-OURS = "#D55E00"  # FedDWA, wherever other methods are beside it
+# After Okabe and Ito: colours that the colour-blind can tell apart. A method looks the same in all figures.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b4578a", "#b07d00", "#3a9bd9", "#6f4fb3", "#000000")
+OF_METHOD: dict[str, dict[str, Any]] = {
+    "feddwa": {"color": "#0072b2", "linewidth": 2.2, "zorder": 3},
+    "local": {"color": "#6b7280", "linestyle": "--"},
+    "fedavg": {"color": "#d55e00"},
+    "fedavg_ft": {"color": "#d55e00", "linestyle": "--"},
+    "pfedme": {"color": "#009e73"},
+    "fedrod": {"color": "#b07d00"},
+    "fedamp": {"color": "#6f4fb3"},
+    "fedfomo": {"color": "#b4578a"},
+    "l2c": {"color": "#000000"},
+}
 PER_ROW = 3
 
 
@@ -65,11 +75,8 @@ def _panels(count: int, width: float = 4.2, height: float = 3.2) -> tuple["Figur
 
 
 def _style(number: int, method: str = "") -> dict[str, Any]:
-    if method == "feddwa":
-        return {"color": OURS, "linewidth": 2.0, "zorder": 3}
-    colours = [colour for colour in COLOURS if colour != OURS or not method]
-    dashes = ("-", "--", ":")[number // len(colours) % 3]
-    return {"color": colours[number % len(colours)], "linestyle": dashes, "linewidth": 1.2}
+    """Of a method, or of the line with this number."""
+    return {"linewidth": 1.3, **OF_METHOD.get(method, {"color": COLOURS[number % len(COLOURS)]})}
 
 
 def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:

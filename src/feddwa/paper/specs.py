@@ -37,6 +37,11 @@ class Column:
         """The dataset of the paper's scale."""
         return self.name.partition("/")[0]
 
+    @property
+    def setting(self) -> str:
+        """Who has what."""
+        return self.name.partition("/")[2]
+
 
 @dataclass(frozen=True)
 class Row:

@@ -33,15 +33,23 @@ def _cells(experiment: Experiment, column: Column, store: Store, scale: Scale) -
     return {row: summary for row, summary in found.items() if summary is not None}
 
 
-def overview(experiment: Experiment, store: Store, scale: Scale = "paper") -> Table:
-    """All cells at a glance: ours (the paper's metric), and the paper's number behind a stroke."""
-    columns = {column: _cells(experiment, column, store, scale) for column in experiment.columns}
-    first = {column: leaders(cells) for column, cells in columns.items()}
+def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
+    """All cells at a glance, a table per setting: ours (the paper's metric), and the paper's number behind a stroke."""
+    settings: dict[str, list[Column]] = {}
+    for column in experiment.columns:
+        settings.setdefault(column.setting.split("-")[0], []).append(column)
+    return [_overview(experiment, own, store, scale) for own in settings.values()]
+
+
+def _overview(experiment: Experiment, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
+    cells = {column: _cells(experiment, column, store, scale) for column in columns}
+    first = {column: leaders(own) for column, own in cells.items()}
     rows = [
-        (row.label, *(_glance(experiment, column, row, cells, first[column]) for column, cells in columns.items()))
+        (row.label, *(_glance(experiment, column, row, own, first[column]) for column, own in cells.items()))
         for row in experiment.rows
     ]
-    note = "Best round of the paper's metric, mean ± standard deviation over seeds, and behind / the paper's number."
+    note = "Best round of the paper's metric, mean ± standard deviation over seeds"
+    note += ", / the paper's number." if experiment.paper else "."
     return Table("At a glance", ("method", *(column.name for column in columns)), rows, note)
 
 
@@ -56,7 +64,7 @@ def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, S
 def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     """The overview, and a table with everything for every column that was run."""
     details = [_detail(experiment, column, store, scale) for column in experiment.columns]
-    return [overview(experiment, store, scale), *(table for table in details if table is not None)]
+    return [*overviews(experiment, store, scale), *(table for table in details if table is not None)]
 
 
 def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table | None:
@@ -165,8 +173,8 @@ def _vector(p: object) -> str:
 _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "table": _grids,
     "grid": _grids,
-    "sweep": lambda experiment, store, scale: [overview(experiment, store, scale)],
-    "curves": lambda experiment, store, scale: [overview(experiment, store, scale)],
+    "sweep": overviews,
+    "curves": overviews,
     "similarity": _similarity,
     "heatmaps": _maps,
     "communication": _communication,
