@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint browser docs bench clean
 
 demo: $(READY)
 	$(BIN)/feddwa compare --algorithms feddwa local fedavg
@@ -17,6 +17,17 @@ lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 
+# A Chromium of this machine, playwright's own, or the distribution's; pictures of the report end up in build/browser.
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	command -v $${FEDDWA_BROWSER:-chromium} google-chrome || $(BIN)/playwright install chromium || apt-get install -y chromium
+	$(BIN)/pytest -rs tests/report/test_browser.py
+
+# The site ends up in site/; a warning is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py
 
@@ -28,4 +39,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv site build .pytest_cache .mypy_cache .ruff_cache
