@@ -8,6 +8,7 @@ weights.safetensors   P of every round ("weights/0001") with its cohort ("cohort
 weights.journal       the same, a record a round, until the run is finished
 checkpoint/           the whole state after the last two rounds; of a finished run, after the last one: its models
 summary.json          what it came to; where it is, the run is finished
+federation.json       of a run over Flower: its name, under which nodes keep what their clients remember
 """
 
 import contextlib
@@ -39,6 +40,7 @@ from feddwa.tensorboard import TensorBoard
 
 WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to be written whole
 CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
+FEDERATION = "federation.json"  # there where the run was one over Flower
 METRICS, CLIENTS, JOURNAL = "metrics.jsonl", "clients.jsonl", "weights.journal"  # these grow by a record a round
 
 Weights = tuple[np.ndarray, np.ndarray]  # of a round: cohort (m,), P (m, m)
@@ -103,13 +105,19 @@ class RunDirectory:
             if time.monotonic() - self._weights_written > WEIGHTS_EVERY:
                 self._write_weights()
 
-    def keep(self, round: int, state: checkpoint.Tree, seconds: float) -> None:
-        """Where one is due, keep the state after a round, with how long the files are by now."""
+    def keep(
+        self, round: int, state: checkpoint.Tree, seconds: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Where one is due, keep the state after a round, with facts about it and how long the files are by now."""
         every = self._config.checkpoint_every
         if every and (round % every == 0 or round == self._config.rounds):
             lengths = {name: file.tell() for name, file in self._files.items()}
-            facts = {**self._facts, "lengths": lengths, "seconds": seconds}
+            facts = {**self._facts, **(facts or {}), "lengths": lengths, "seconds": seconds}
             self._writer.save(round, state, facts, before=self._sync)
+
+    def settle(self) -> None:
+        """Wait until the state that was kept last is on the disk."""
+        self._writer.wait()
 
     def rewind(self, found: checkpoint.Checkpoint | None) -> Past:
         """Cut the files back to what they were when a checkpoint was made, and tell what is left in them."""
