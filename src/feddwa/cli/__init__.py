@@ -7,6 +7,7 @@ from typing import Any
 
 from feddwa import __version__
 from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
+from feddwa.cli.doctor import DoctorConfig, doctor_command
 from feddwa.cli.options import parse
 from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
@@ -37,6 +38,7 @@ COMMANDS = {
         PartitionConfig, partition_command, "see who has which data", "--partition groups --clients 20 --out p.png"
     ),
     "list": Command(ListConfig, list_command, "what there is", "algorithms"),
+    "doctor": Command(DoctorConfig, doctor_command, "what may be wrong, and why", "--algorithm feddwa --lr 0.5"),
     "report": Command(ReportConfig, report_command, "one HTML page about runs", "runs/DIR -o report.html"),
     "figure": Command(FigureConfig, figure_command, "a figure for a paper", "curves runs/DIR -o curves.pdf"),
     "reproduce": Command(

@@ -1,0 +1,278 @@
+"""What may be wrong with a machine, a configuration or a run: the field's classic traps, each with a remedy."""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from feddwa.config import RunConfig
+from feddwa.data import cache
+from feddwa.data.catalogue import SOURCES
+from feddwa.data.describe import Description, describe
+from feddwa.data.task import Task
+from feddwa.errors import InputError
+from feddwa.experiment import choose_device, load_task, make_engine
+from feddwa.federation import Federation, Round
+
+if TYPE_CHECKING:
+    from feddwa.report.reading import Record
+
+EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets", "dp": "dp-accounting"}
+TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds
+PATIENCE = 20.0
+SELF = 0.95  # share of its own model from which a client is as good as alone
+SMALL_STEP = 5.0  # points that one test sample may be worth without a word
+
+Level = Literal["ok", "note", "warning", "error"]
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: Level
+    text: str
+
+
+def machine() -> Iterator[Finding]:
+    """The programs, the device, memory, disk, data."""
+    yield Finding("ok", f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}")
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+        yield Finding("ok", f"GPU {name}: {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+    else:
+        yield Finding("note", f"no GPU is seen by torch: everything runs on the CPU, with {threads} of {cores} cores")
+        if threads < cores:
+            yield Finding("note", "OMP_NUM_THREADS or a limit keeps torch from the other cores; more may be faster")
+    yield from _room()
+    found = {name: _version(package) for name, package in EXTRAS.items()}
+    have = ", ".join(f"{name} ({version})" for name, version in found.items() if version) or "none"
+    lack = ", ".join(name for name, version in found.items() if not version)
+    yield Finding("ok", f"extras: {have}" + (f"; not installed: {lack} (pip install 'feddwa[NAME]')" if lack else ""))
+    yield from _datasets()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _room() -> Iterator[Finding]:
+    """Memory and disk."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory free")
+    except (ValueError, OSError):
+        yield Finding("note", "this system does not tell how much memory is free")
+    disk = shutil.disk_usage(Path()).free / 2**30
+    yield Finding("ok" if disk > 1 else "warning", f"{disk:.1f} GiB of disk free here")
+
+
+def _datasets() -> Iterator[Finding]:
+    """Which datasets would be found, without reading them."""
+    folder = os.environ.get("FEDDWA_DATA")
+    entries = [entry.name for entry in cache.root().glob("*-*")] if cache.root().is_dir() else []
+    places = [entry.name.lower() for entry in Path(folder).iterdir()] if folder and Path(folder).is_dir() else []
+    there = [
+        name
+        for name, source in SOURCES.items()
+        if any(entry.startswith(f"{name}-") for entry in entries)
+        or {name, name.replace("-", "_"), *map(str.lower, source.places)} & set(places)
+    ]
+    where = f"FEDDWA_DATA is {folder}" if folder else "FEDDWA_DATA is not set"
+    if folder and not Path(folder).is_dir():
+        yield Finding("error", f"{where}, which is no folder; set it to the folder with the datasets, or unset it")
+    missing = [name for name in SOURCES if name not in there]
+    yield Finding("ok", f"data at hand: {', '.join(['digits', *there])} ({where}; cache {cache.root()})")
+    if missing:
+        yield Finding("note", f"data to be fetched or given by --data-dir: {', '.join(missing)}")
+
+
+def configuration(config: RunConfig) -> Iterator[Finding]:
+    """A configuration on its data, and a few rounds of it."""
+    try:
+        config = dataclasses.replace(config, out=None).resolved()
+        task = load_task(config)
+        config = dataclasses.replace(config, clients=task.clients).resolved()
+        module = make_engine(config, task).module
+    except InputError as error:
+        yield Finding("error", str(error))
+        return
+    parameters = sum(value.numel() for value in module.parameters())
+    what = f"{config.algorithm} on {config.dataset}, {config.partition}, {task.clients} clients"
+    yield Finding(
+        "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
+    )
+    description = describe(task.dataset, task.partition)
+    yield from data_traps(description, config)
+    yield from _batchnorm(module, description, config)
+    yield from _cohort(config)
+    yield from _trial(config, task)
+
+
+def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]:
+    """Clients with too little or too uniform data."""
+    train, batch = description.train_sizes, config.batch_size or 1
+    small = np.flatnonzero(train < batch)
+    if len(small):
+        yield Finding(
+            "warning",
+            f"{_clients(small)} have fewer training samples than a batch of {batch} (the fewest: {train.min()}): their "
+            "epoch is one short step; take a smaller --batch-size or fewer --clients",
+        )
+    single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
+    if len(single):
+        yield Finding(
+            "warning",
+            f"{_clients(single)} have samples of one class alone: they reach 100 % by always giving the same answer, "
+            "and lift every mean; take other partition parameters, or report them apart",
+        )
+    never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
+    if never.any():
+        lost = int((description.test_counts * never).sum())
+        share = 100 * lost / description.test_counts.sum()
+        yield Finding(
+            "warning",
+            f"{_clients(np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no training sample "
+            f"of ({lost} test samples, {share:.1f} %): training alone can only fail there",
+        )
+    step = 100 / description.test_sizes.min()
+    if step > SMALL_STEP:
+        yield Finding(
+            "note",
+            f"the smallest test set has {description.test_sizes.min()} samples: one of them is {step:.1f} points of "
+            "that client's accuracy; look at means over clients and seeds",
+        )
+    if not (len(small) or len(single) or never.any()):
+        yield Finding(
+            "ok", f"every client has a batch of {batch}, two classes or more, and trains what it is tested on"
+        )
+
+
+def _batchnorm(module: torch.nn.Module, description: Description, config: RunConfig) -> Iterator[Finding]:
+    layers = sum(isinstance(layer, _BatchNorm) for layer in module.modules())
+    if not layers:
+        yield Finding("ok", "the network has no BatchNorm, so --batchnorm changes nothing")
+        return
+    policies = {
+        "local": "statistics stay with their client, scale and shift are mixed",
+        "mean": "statistics are averaged over clients, scale and shift are mixed",
+        "all-local": "statistics, scale and shift stay with their client (FedBN)",
+    }
+    yield Finding(
+        "note",
+        f"{layers} BatchNorm layers, policy {config.batchnorm}: {policies[config.batchnorm]}; it moves accuracies by "
+        "points, so compare methods under one policy and name it",
+    )
+    alone = np.flatnonzero(description.train_sizes % (config.batch_size or 1) == 1)
+    if len(alone):
+        yield Finding(
+            "error",
+            f"{_clients(alone)} end an epoch with a batch of one sample, of which BatchNorm has no variance; take "
+            f"another --batch-size than {config.batch_size}",
+        )
+
+
+def _cohort(config: RunConfig) -> Iterator[Finding]:
+    clients = config.clients or 1
+    cohort = int(config.participation * clients + 1e-9)
+    if cohort < clients:
+        yield Finding("note", f"{cohort} of {clients} clients take part in a round; the others keep their models")
+    if cohort == 1:
+        yield Finding("warning", "one client a round has nobody to learn from; raise --participation or --clients")
+    top_k = getattr(config.make_algorithm(), "top_k", None)
+    if top_k == 1:
+        yield Finding("warning", "top_k=1 keeps no partner but the client itself: this is Local; take 2 or more")
+    elif top_k is not None and top_k > cohort:
+        yield Finding("note", f"top_k={top_k} is more than the {cohort} clients of a round: nobody is left out")
+
+
+def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
+    """Some rounds in memory: do they give numbers, how long do they take, what becomes of the weights?"""
+    engine = make_engine(config, task)
+    options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
+    federation = Federation(config.make_algorithm(), engine, *options)
+    rounds: list[Round] = []
+    start = time.perf_counter()
+    while len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE:
+        begun = time.perf_counter()
+        rounds.append(federation.step())
+        took = time.perf_counter() - begun  # of the last one: the first ones also trace and warm up
+    broken = np.flatnonzero(~torch.isfinite(federation.scores.loss).cpu().numpy())
+    if len(broken):
+        yield Finding(
+            "error", f"{_clients(broken)} have a loss that is no finite number after {len(rounds)} rounds; lower --lr"
+        )
+    else:
+        whole = took * (config.rounds or 0)
+        yield Finding(
+            "ok", f"{len(rounds)} rounds tried: finite numbers, about {took:.2g} s a round, {whole:.2g} s in all"
+        )
+    yield from _weights(config, rounds)
+
+
+def _weights(config: RunConfig, rounds: list[Round]) -> Iterator[Finding]:
+    matrices = [each.info["weights"].double().cpu().numpy() for each in rounds if "weights" in each.info]
+    yield from weight_traps(config.algorithm, matrices)
+
+
+def weight_traps(algorithm: str, matrices: Sequence[np.ndarray]) -> Iterator[Finding]:
+    """What a method's weights say, (m, m) of each round."""
+    if not matrices or algorithm == "local":
+        return
+    lowest = min(float(matrix.min()) for matrix in matrices)
+    if lowest < -1e-6:
+        yield Finding(
+            "warning",
+            f"weights as low as {lowest:.2f}: models are pushed away from one another instead of mixed; {algorithm}'s "
+            "step is too large for so many clients",
+        )
+    own = [float(np.trace(abs(matrix)) / abs(matrix).sum()) for matrix in matrices]
+    if own[-1] <= SELF or len(matrices[-1]) == 1:
+        yield Finding("ok", f"{100 * own[-1]:.0f} % of a client's new model is its own, the rest comes from others")
+        return
+    since = next(i for i in range(len(own)) if min(own[i:]) > SELF) + 1
+    yield Finding(
+        "warning",
+        f"weights close to the identity: from round {since} on at least {100 * min(own[since - 1 :]):.1f} % of a "
+        f"client's new model is its own, so {algorithm} has become Local; look at its hyper-parameters, and at whether "
+        "training has come to rest",
+    )
+
+
+def finished_run(record: "Record") -> Iterator[Finding]:
+    """A run directory: what its data and numbers say."""
+    state = "finished" if record.finished else "not finished"
+    yield Finding(
+        "ok" if record.finished else "note", f"{record.config.algorithm}, {record.rounds[-1]} rounds, {state}"
+    )
+    if record.partition is not None:
+        yield from data_traps(record.partition, record.config)
+    lost = [line["round"] for line in record.lines if line["loss_before"] is None]
+    if lost:
+        yield Finding(
+            "error", f"the loss is no finite number from round {lost[0]} on: a model has diverged; lower --lr"
+        )
+    else:
+        yield Finding("ok", "all losses are finite")
+    yield from weight_traps(record.config.algorithm, [each.matrix for each in record.weights])
+
+
+def _clients(numbers: np.ndarray) -> str:
+    """ "client 3", or "5 clients (0, 3, 4, ...)"."""
+    if len(numbers) == 1:
+        return f"1 client ({numbers[0]})"
+    few = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return f"{len(numbers)} clients ({few})"

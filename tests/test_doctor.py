@@ -1,0 +1,148 @@
+"""The doctor finds each of the classic traps, says what to do, and is silent where there is none."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import feddwa
+from feddwa import cli, doctor
+from feddwa.config import RunConfig
+from feddwa.data.describe import Description
+
+SMALL = {"clients": 4, "rounds": 2, "param": ("groups=2",)}
+
+
+def said(findings, level):
+    return [finding.text for finding in findings if finding.level == level]
+
+
+def has(train, test):
+    return Description(np.array(train), np.array(test), ("a", "b"), None, None, None)
+
+
+def data(train, test, batch=4):
+    return list(doctor.data_traps(has(train, test), RunConfig(batch_size=batch)))
+
+
+def test_sound_data_have_no_warning():
+    (finding,) = data([[50, 50], [50, 50]], [[20, 20], [20, 20]])
+    assert finding.level == "ok"
+
+
+def test_clients_smaller_than_a_batch():
+    (warning,) = said(data([[2, 1], [9, 9]], [[20, 20], [20, 20]]), "warning")
+    assert warning.startswith("1 client (0) have fewer training samples than a batch of 4 (the fewest: 3)")
+    assert "--batch-size" in warning
+
+
+def test_clients_with_one_class():
+    (warning,) = said(data([[9, 0], [0, 9], [5, 5]], [[30, 0], [0, 30], [30, 30]]), "warning")
+    assert warning.startswith("2 clients (0, 1) have samples of one class alone: they reach 100 %")
+
+
+def test_tested_on_what_was_never_trained():
+    (warning,) = said(data([[9, 0], [9, 9]], [[20, 5], [20, 20]]), "warning")
+    assert "1 client (0) are tested on classes that they have no training sample of (5 test samples, 7.7 %)" in warning
+
+
+def test_few_test_samples_are_noted():
+    (note,) = said(data([[9, 9]], [[5, 5]]), "note")
+    assert "one of them is 10.0 points" in note
+
+
+def test_weights_that_have_become_the_identity():
+    mixed, alone = np.full((4, 4), 0.25), 0.99 * np.eye(4) + 0.01 / 4
+    (finding,) = doctor.weight_traps("feddwa", [mixed, mixed])
+    assert (finding.level, "25 % of a client's new model is its own" in finding.text) == ("ok", True)
+    (finding,) = doctor.weight_traps("feddwa", [mixed, alone, mixed, alone, alone])
+    assert finding.level == "warning"
+    assert "from round 4 on at least 99.2 %" in finding.text
+    assert "has become Local" in finding.text
+    assert list(doctor.weight_traps("local", [np.eye(4)])) == []  # it is Local
+    assert list(doctor.weight_traps("fedavg", [])) == []
+
+
+def test_negative_weights():
+    first, _ = doctor.weight_traps("fedamp", [np.array([[-16.0, 17.0], [17.0, -16.0]])])
+    assert (first.level, "as low as -16.00" in first.text) == ("warning", True)
+
+
+def test_a_sound_configuration(tmp_path):
+    found = list(doctor.configuration(RunConfig(out=str(tmp_path), **SMALL)))
+    assert not said(found, "warning")
+    assert not said(found, "error")
+    assert any("3 rounds tried: finite numbers" in text for text in said(found, "ok"))
+    assert list(tmp_path.iterdir()) == []  # nothing is written
+
+
+def test_bad_options_are_an_error_and_nothing_more():
+    found = list(doctor.configuration(RunConfig(lr=-1.0)))
+    assert [(finding.level, finding.text[:4]) for finding in found] == [("error", "--lr")]
+
+
+def test_numbers_that_are_not_finite(monkeypatch):
+    found = list(doctor.configuration(RunConfig(lr=1e30, algorithm="local", **SMALL)))
+    (error,) = said(found, "error")
+    assert "a loss that is no finite number" in error
+    assert "lower --lr" in error
+
+
+def test_batchnorm_and_a_batch_of_one():
+    config = RunConfig(model="resnet8", dataset="digits", partition="iid", clients=4, rounds=1).resolved()
+    module = feddwa.models.make("resnet8", (3, 32, 32), 10, "cifar10")
+    found = list(doctor._batchnorm(module, has([[11, 10], [20, 0]], [[9, 9], [9, 9]]), config))
+    assert "BatchNorm layers, policy local: statistics stay with their client" in said(found, "note")[0]
+    assert "1 client (0) end an epoch with a batch of one sample" in said(found, "error")[0]
+    found = list(doctor._batchnorm(module, has([[12, 10]], [[9, 9]]), config))
+    assert not said(found, "error")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"param": ("top_k=1",)}, "top_k=1 keeps no partner"),
+        ({"participation": 0.25}, "one client a round has nobody to learn from"),
+    ],
+)
+def test_nobody_to_learn_from(options, words):
+    config = RunConfig(**{**SMALL, **options}).resolved()
+    assert any(words in text for text in said(doctor._cohort(config), "warning"))
+
+
+def test_the_machine():
+    found = list(doctor.machine())
+    assert not said(found, "error")
+    text = " ".join(finding.text for finding in found)
+    assert "torch 2." in text
+    assert "digits" in text
+    assert re.search(r"\d GiB of memory free", text)
+
+
+def test_a_folder_of_data_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("FEDDWA_DATA", "/nowhere")
+    assert any("/nowhere, which is no folder" in text for text in said(doctor.machine(), "error"))
+
+
+def test_a_run_is_looked_at(tmp_path, capsys):
+    run = tmp_path / "run"
+    feddwa.run(out=str(run), **SMALL)
+    assert cli.main(["doctor", str(run)]) == 0
+    assert "feddwa, 2 rounds, finished" in capsys.readouterr().out
+    broken = shutil.copytree(run, tmp_path / "broken")
+    text = (broken / "metrics.jsonl").read_text()
+    (broken / "metrics.jsonl").write_text(re.sub(r'"loss_before": [\d.]+', '"loss_before": null', text))
+    assert cli.main(["doctor", str(broken)]) == 1
+    out = capsys.readouterr().out
+    assert "the loss is no finite number from round 1 on" in re.sub(r"\s+", " ", out)
+    assert "1 bad" in out
+
+
+def test_from_the_command_line(capsys):
+    assert cli.main(["doctor", "--clients", "4", "--param", "groups=2", "--batch-size", "500"]) == 0
+    out = capsys.readouterr().out
+    assert "have fewer training samples than a batch of 500" in re.sub(r"\s+", " ", out)
+    assert max(map(len, out.splitlines())) <= 100
+    assert cli.main(["doctor", "--algorithm", "magic"]) == 1
+    assert "unknown name 'magic'" in capsys.readouterr().out
