@@ -105,9 +105,7 @@ class RunDirectory:
             if time.monotonic() - self._weights_written > WEIGHTS_EVERY:
                 self._write_weights()
 
-    def keep(
-        self, round: int, state: checkpoint.Tree, seconds: float, facts: Mapping[str, Any] | None = None
-    ) -> None:
+    def keep(self, round: int, state: checkpoint.Tree, seconds: float, facts: Mapping[str, Any] | None = None) -> None:
         """Where one is due, keep the state after a round, with facts about it and how long the files are by now."""
         every = self._config.checkpoint_every
         if every and (round % every == 0 or round == self._config.rounds):

@@ -1,10 +1,12 @@
 """Messages as Flower records: named arrays, nothing pickled, and nothing believed that the bytes do not bear out.
 
-A part that is the same for all clients of a node (FedAvg's model, L2C's updates) travels once, in a record of its own.
+A part of a message is one array, a row per client: its tensors side by side, (m, d). Flower sends every array by
+itself, and the time of a round grows with their number. A second record says which tensors they are. What is the same
+for all clients of a node (FedAvg's model, L2C's updates) travels once, in a record of its own.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from feddwa.engine import State
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 
-ROWS, SHARED = "rows", "shared"  # a record with one row per client, and one with a row for all
+ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client, one row for all, what is in a row
+Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
 DTYPES = ("float32", "float64", "int64", "bool")
 NUMPY = "numpy.ndarray"  # Flower's name of np.save's format
 
@@ -26,28 +29,55 @@ class Malformed(InputError):
     """A record that is not what it should be. Says nothing about the machine that it came from."""
 
 
-def pack(name: str, message: State) -> dict[str, ArrayRecord]:
-    """A message as the two records `<name>.rows` and `<name>.shared`."""
-    rows: dict[str, Array] = {}
-    shared: dict[str, Array] = {}
+def pack(name: str, message: State) -> dict[str, ArrayRecord | ConfigRecord]:
+    """A message as the records `<name>.rows`, `<name>.shared` and `<name>.layout`."""
+    columns: dict[tuple[str, str], list[Tensor]] = {}  # (record, array) -> tensors side by side
+    layout: dict[str, Any] = {}  # "record array part/name" -> shape without the client axis
     for key, value in tensors(message):
         one_for_all = len(value) > 1 and value.stride(0) == 0
-        (shared if one_for_all else rows)[key] = to_array(value[:1] if one_for_all else value)
-    return {f"{name}.{ROWS}": ArrayRecord(rows), f"{name}.{SHARED}": ArrayRecord(shared)}
+        record, array = SHARED if one_for_all else ROWS, f"{key.partition('/')[0]} {str(value.dtype)[6:]}"
+        layout[f"{record} {array} {key}"] = list(value.shape[1:])
+        rows = value[:1] if one_for_all else value
+        columns.setdefault((record, array), []).append(rows.reshape(len(rows), -1))
+    found: dict[str, dict[str, Array]] = {ROWS: {}, SHARED: {}}
+    for (record, array), parts in columns.items():
+        found[record][array] = to_array(torch.cat([part.cpu() for part in parts], 1))
+    records = {f"{name}.{record}": ArrayRecord(values) for record, values in found.items()}
+    return {**records, f"{name}.{LAYOUT}": ConfigRecord(layout)}
 
 
 def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> State:
-    """The message of `clients` rows that two records hold."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for kind in (ROWS, SHARED):
-        for key, array in arrays(content, f"{name}.{kind}").items():
-            part, slash, tensor = key.partition("/")
-            value = to_tensor(array)
-            if not slash or value.ndim < 1 or len(value) != (clients if kind == ROWS else 1):
-                raise Malformed(f"{name}: {key!r} of shape {tuple(value.shape)} for {clients} clients")
-            value = value.to(device)
-            found.setdefault(part, {})[tensor] = value if kind == ROWS else value.expand(clients, *value.shape[1:])
-    return found
+    """The message of `clients` rows that these records hold."""
+    stacks = {}
+    for record in (ROWS, SHARED):
+        for array, packed in arrays(content, f"{name}.{record}").items():
+            value = to_tensor(packed)
+            if value.ndim != 2 or len(value) != (clients if record == ROWS else 1):
+                raise Malformed(f"{name}: {array!r} of shape {tuple(value.shape)} for {clients} clients")
+            stacks[f"{record} {array}"] = value.to(device).expand(clients, -1)
+    message: dict[str, dict[str, Tensor]] = {}
+    used = dict.fromkeys(stacks, 0)  # columns of every stack that have been given a name
+    layout = settings(content, f"{name}.{LAYOUT}")
+    for entry in layout:
+        stack, _, key = entry.rpartition(" ")
+        part, slash, tensor = key.partition("/")
+        shape = setting(layout, entry, list)
+        width = _volume(shape)
+        if stack not in stacks or not slash or any(side < 0 for side in shape):
+            raise Malformed(f"{name}: {entry!r} describes nothing")
+        start, used[stack] = used[stack], used[stack] + width
+        if used[stack] > stacks[stack].shape[1] or tensor in message.get(part, {}):
+            raise Malformed(f"{name}: {entry!r} describes more than there is")
+        values = stacks[stack][:, start : start + width].reshape(clients, *shape)
+        message.setdefault(part, {})[tensor] = values
+    if any(width != stacks[stack].shape[1] for stack, width in used.items()):
+        raise Malformed(f"{name}: numbers without a name")
+    return message
+
+
+def form(message: State) -> Form:
+    """What one client's message is made of."""
+    return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(message)}
 
 
 def arrays(content: RecordDict, name: str) -> Mapping[str, Array]:
@@ -105,7 +135,7 @@ def to_tensor(array: Array) -> Tensor:
     return torch.from_numpy(values.copy())  # writable, and aligned as arithmetic likes it
 
 
-def _volume(shape: tuple[int, ...]) -> int:
+def _volume(shape: Iterable[int]) -> int:
     """The number of entries, in exact arithmetic: a product that wraps around would pass for a small one."""
     volume = 1
     for side in shape:

@@ -69,6 +69,16 @@ class Coordinator:
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
 
+    def keep(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Everything that the coming rounds depend on, besides the number of the round: tensors and facts."""
+        facts = {"federation": self.federation, "trained": self.trained, **self.members.facts()}
+        return {"server": self.state, "members": {"all": self.members.tree()}}, facts
+
+    def restore(self, round: int, tree: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Go back to where that was kept, before the start."""
+        self.round, self.state, self.members = round, tree["server"], Members.restore(tree["members"]["all"], facts)
+        self.federation, self.trained = facts["federation"], dict(facts["trained"])
+
     def step(self) -> Outcome:
         """One round."""
         self._gather()

@@ -1,8 +1,14 @@
-"""The ServerApp: all rounds of a run, written to a run directory as `feddwa run` writes them, and resumable."""
+"""The ServerApp: all rounds of a run, written to a run directory as `feddwa run` writes them.
+
+The state is on the disk before the next round begins. A run whose ServerApp or SuperLink was stopped goes on when it is
+started again with the same `out`.
+"""
 
 import dataclasses
+import json
 import time
 from logging import INFO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +18,11 @@ from flwr.supercore import log
 from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
-from feddwa import metrics, runs
+from feddwa import checkpoint, metrics, runs
+from feddwa.config import RunConfig
 from feddwa.engine import Cohort, Scores
+from feddwa.errors import InputError
+from feddwa.experiment import make_summary
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.settings import FlowerConfig, from_run_config
 
@@ -29,29 +38,75 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
-    """All rounds, each written as it ends."""
-    start, coordinator = time.perf_counter(), Coordinator(grid, config, simulated)
+    """All rounds that are left, each written as it ends; the summary."""
+    coordinator = Coordinator(grid, config, simulated)
+    path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
+    begun = runs.unfinished(path)
+    found = checkpoint.latest(path / runs.CHECKPOINTS) if begun else None
+    if found is not None:
+        coordinator.restore(found.round, found.tree, _same(found.facts, config, path))
+    elif not begun:
+        runs.check_free(str(path))
     coordinator.start()
-    directory = runs.RunDirectory.create(dataclasses.replace(config, clients=coordinator.members.clients))
-    log(INFO, "feddwa: writes %s", directory.path.resolve())
-    lines, rounds = [], config.rounds or 0
-    for number in range(coordinator.round + 1, rounds + 2):
-        outcome = coordinator.step() if number <= rounds else coordinator.finish()
-        line, clients = describe(outcome, coordinator.members.test, number > rounds)
-        directory.add(line, clients, outcome.round if number <= rounds else None)
+    plain = plain_config(config, coordinator.members.clients, path)
+    facts = {"options": _options(config)}
+    opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
+    with opened as directory:
+        log(INFO, "feddwa: federation %s writes %s", coordinator.federation, path.resolve())
+        runs.write_whole(path / runs.FEDERATION, json.dumps({"federation": coordinator.federation}) + "\n")
+        return _drive(coordinator, directory, directory.rewind(found) if begun else runs.NEW)
+
+
+def plain_config(config: FlowerConfig, clients: int, path: Path) -> RunConfig:
+    """What `feddwa run` would be told to make this run in one process."""
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
+    return RunConfig(**{**options, "clients": clients, "out": str(path), "checkpoint_every": 1})
+
+
+def _options(config: FlowerConfig) -> dict[str, Any]:
+    """What must not change while a run is interrupted."""
+    free = {"out", "clients", "device", "chunk", "data_dir", "tensorboard", "checkpoint_every"}
+    free |= {"min_nodes", "wait", "deadline", "min_clients", "max_megabytes", "evaluate_absent"}
+    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in free}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def _same(facts: dict[str, Any], config: FlowerConfig, path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint, if it is one of this run."""
+    then, now = facts.get("options"), _options(config)
+    if then is None:
+        raise InputError(f"--out {path}: has an unfinished run that is not a federation's; give a new directory")
+    changed = [name for name in now if then.get(name) != now[name]]
+    if changed:
+        values = ", ".join(f"{name} was {then.get(name)!r} and is {now[name]!r}" for name in changed)
+        raise InputError(f"--out {path}: its run began with other options: {values}")
+    return facts
+
+
+def _drive(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:
+    config, start, lines = coordinator.config, time.perf_counter() - past.seconds, list(past.lines)
+    rounds = config.rounds or 0
+    while coordinator.round < rounds:
+        outcome = coordinator.step()
+        line, each = describe(outcome, coordinator.members.test)
+        directory.add(line, each, outcome.round)
+        state, facts = coordinator.keep()
+        directory.keep(coordinator.round, state, time.perf_counter() - start, facts)
+        directory.settle()  # a node's memory goes back by one round, so this must not go back by more
         lines.append(line)
-        log(INFO, "feddwa: round %d/%d: %s", min(number, rounds), rounds, line["before"]["all"])
-    summary = {
-        "algorithm": config.algorithm, "dataset": config.dataset, "partition": config.partition, "model": config.model,
-        "clients": coordinator.members.clients, "rounds": rounds, "seed": config.seed,
-        "accuracy": metrics.summarise(lines), "loss": metrics.summarise_loss(lines),
-        "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+        log(INFO, "feddwa: round %d of %d: %s", coordinator.round, rounds, line["before"])
+    line, each = describe(coordinator.finish(), coordinator.members.test, last=True)
+    directory.add(line, each)
+    lines.append(line)
+    names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
+    names |= {"clients": coordinator.members.clients, "rounds": rounds, "seed": config.seed}
+    device = coordinator.blank.half.engine.data.device
+    summary = make_summary(names, lines, time.perf_counter() - start, device)
     directory.finish(summary)
     return summary
 
 
-def describe(outcome: Outcome, test_sizes: Tensor, last: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def describe(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """The lines of metrics.jsonl and clients.jsonl. Means are over the clients that answered."""
     result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
     before = Scores(*(values[answered] for values in result.before))

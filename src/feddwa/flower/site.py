@@ -5,6 +5,7 @@ Node config (`flower-supernode --node-config`):
     data="/srv/site-1.csv"             own data: a path as `--dataset` takes it; a client, or one per owner in the data
     partition-id=0 num-partitions=3    or a block of the clients of the run's dataset and partition, for trying out
     data-dir="/srv/datasets"           files of named datasets
+    dataset="/srv/own.npz"             the one path that a run may name as its dataset
     device="cpu"                       instead of the run's
 
 A run names algorithms, datasets and numbers; paths come from the node's own configuration alone.
@@ -59,7 +60,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
         return Site(task, -1, task.clients)
     if "partition-id" not in values or "num-partitions" not in values:
         raise Refusal("node config: must have data, or partition-id and num-partitions")
-    if config.dataset not in sources.DATASETS:
+    if config.dataset not in sources.DATASETS and config.dataset != values.get("dataset"):
         raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
     task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir"), out=None))
     place, parts = int(values["partition-id"]), int(values["num-partitions"])

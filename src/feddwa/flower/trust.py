@@ -22,11 +22,10 @@ from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_state, tensors
 from feddwa.experiment import make_engine
 from feddwa.flower import codec
-from feddwa.flower.codec import Malformed
+from feddwa.flower.codec import Form, Malformed
 from feddwa.flower.settings import FlowerConfig
 from feddwa.halves import ClientHalf
 
-Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
 SAMPLES = 5  # blank ones to train with: enough to hold one out and to have more than one left, which BatchNorm wants
 
 
@@ -68,7 +67,7 @@ class Blank:
         if known not in self.forms:
             first = torch.zeros(1, dtype=torch.int64)
             upload, _, _ = self.half.train(first, round, take_state(download, first), take_state(memory, first))
-            self.forms[known] = {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(upload)}
+            self.forms[known] = codec.form(upload)
         return self.forms[known]
 
 
@@ -96,7 +95,7 @@ def read(content: RecordDict, expected: Expected, tested: int, trains: int) -> R
         if not bool(((accuracy >= 0) & (accuracy <= 1) | accuracy.isnan()).all()):
             raise Malformed("scores: accuracy out of range")
     upload = codec.unpack("upload", content, trains, expected.device) if trains else {}
-    found = {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(upload)}
+    found = codec.form(upload)
     if found != form:
         wrong = sorted(name for name in found.keys() | form.keys() if found.get(name) != form.get(name))
         raise Malformed(f"upload: {wrong[0]!r} missing, unasked for, or of another shape or type"[:200])

@@ -1,0 +1,47 @@
+"""`feddwa federate`: try a federation of real processes on this machine."""
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from feddwa import runs
+from feddwa.flower.settings import FlowerConfig
+
+
+@dataclass(frozen=True)
+class FederateConfig(FlowerConfig):
+    """Try a federation on this machine: a SuperLink and SuperNodes of Flower, with TLS and node keys, and one run."""
+
+    nodes: int = 3
+    """SuperNodes, among which the clients are divided."""
+    insecure: bool = False
+    """Neither TLS nor keys; only this machine can connect in any case."""
+
+
+def federate_command(options: FederateConfig) -> int:
+    """`feddwa federate`."""
+    from feddwa.flower.federate import federate
+    from feddwa.report.progress import progress
+    from feddwa.report.tables import show_results, show_weights
+
+    plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)}
+    path = options.out or str(runs.default_path(options.algorithm, options.dataset))
+    config = FlowerConfig(**{**plain, "out": path}).resolved()
+    assert isinstance(config, FlowerConfig)
+    if options.insecure:
+        print("feddwa: --insecure: nodes have no keys, messages are not encrypted", file=sys.stderr)
+    console = Console()
+    try:
+        with progress(console, config.algorithm, config.rounds or 0) as observe:
+            console.print(f"Starting a SuperLink and {options.nodes} SuperNodes ...", highlight=False)
+            result = federate(config, options.nodes, options.insecure, observe)
+    except (KeyboardInterrupt, OSError, RuntimeError) as error:
+        if runs.unfinished(Path(path)):
+            error.add_note(f"the same command with --out {path} goes on with it")
+        raise
+    show_results(console, {config.algorithm: result})
+    show_weights(console, {config.algorithm: result}, Path(path))
+    return 0

@@ -1,0 +1,84 @@
+"""Runs the ClientApps of nodes as forks of a process that has everything imported.
+
+Flower starts a process for every message, and importing torch takes longer than many a round of training. In isolation
+mode "process" the SuperNode leaves that to others:
+
+    flower-supernode --isolation process --host 127.0.0.1 --port 9094 ...
+    python -m feddwa.flower.executor 127.0.0.1:9094
+
+Several SuperNodes of one machine can share it. It goes on while they are away, until it is stopped or the process ends
+that --parent names.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import time
+
+import httpx
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.tls import validate_and_resolve_root_certificates
+from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+POLL = 0.05  # seconds between two looks for work
+SETTLE = 0.2  # seconds until the SuperNode has the whole message, which it hands out before; looking too early costs 1
+WARM = ("feddwa.flower.client", "sklearn.datasets", "torch._dynamo")  # what the first step of training would import
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Run the ClientApps of nodes as forks of one warm process.")
+    parser.add_argument("addresses", nargs="+", help="of SuperNodes: their --host and --port")
+    parser.add_argument("--root-certificates", help="where the addresses have TLS")
+    parser.add_argument("--parent", type=int, help="process with which this one ends")
+    options = parser.parse_args()
+    for module in WARM:
+        importlib.import_module(module)
+    serve(options.addresses, options.root_certificates, options.parent)
+
+
+def serve(addresses: list[str], root_certificates: str | None, parent: int | None) -> None:
+    """Fork for every message."""
+    insecure = root_certificates is None
+    certificates = validate_and_resolve_root_certificates(root_certificates, insecure)
+    version = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+    clients = {
+        address: RuntimeHttpClient.from_server_address(address, insecure, certificates, version)
+        for address in addresses
+    }
+    work = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    while parent is None or _alive(parent):
+        for address, client in clients.items():
+            with contextlib.suppress(httpx.TransportError):  # the SuperNode is away
+                task = client.AcquireTask(work)
+                if task.token and os.fork() == 0:
+                    _run(address, task.token, insecure, certificates)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(POLL)
+
+
+def _run(address: str, token: str, insecure: bool, certificates: bytes | None) -> None:
+    """In the fork: one message, then the end."""
+    try:
+        time.sleep(SETTLE)
+        run_clientapp(address, token, insecure, certificates, os.getppid())
+    finally:
+        os._exit(0)  # it has told the SuperNode how it went
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

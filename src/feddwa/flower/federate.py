@@ -1,0 +1,107 @@
+"""`feddwa federate`: a run over Flower on this machine, as real processes, from keys and certificates to the result."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from feddwa import runs
+from feddwa.data import sources
+from feddwa.engine.rows import Rows
+from feddwa.errors import InputError, require
+from feddwa.experiment import Observer, Result, load_task, make_network
+from feddwa.flower.settings import FlowerConfig
+
+LOOK = 0.3  # seconds between two looks at how the run is
+NODES = "nodes"  # folder in the run directory for what the nodes keep
+
+
+def federate(config: FlowerConfig, nodes: int, insecure: bool = False, observe: Observer = lambda line: None) -> Result:
+    """Run a configuration on a SuperLink and SuperNodes that live as long as this takes."""
+    if importlib.util.find_spec("flwr") is None:
+        raise InputError("federate: Flower is not installed; pip install 'feddwa[flower]'")
+    path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
+    if not (runs.unfinished(path) and (path / runs.FEDERATION).exists()):
+        runs.check_free(str(path))
+    task = load_task(dataclasses.replace(config, out=None))
+    make_network(config, task.dataset)
+    require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
+    config = dataclasses.replace(
+        config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()), dataset=_absolute(config.dataset)
+    )
+    _run(config, nodes, insecure, observe)
+    summary, lines = runs.read_summary(path), runs.read_lines(path / runs.METRICS)
+    assert summary is not None
+    models = _models(path)
+    return Result(summary, lines, runs.read_weights(path), models, {}, task.partition, str(path))
+
+
+def _absolute(dataset: str) -> str:
+    """Processes of a federation start elsewhere."""
+    return dataset if dataset in sources.DATASETS else str(Path(dataset).resolve())
+
+
+def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) -> None:
+    from feddwa.flower.local import LocalFederation
+
+    folder, path = Path(tempfile.mkdtemp(prefix="feddwa-")), Path(config.out or "")
+    settings = {"memory": str(path / NODES)}
+    if config.dataset not in sources.DATASETS:
+        settings["dataset"] = config.dataset
+    if config.data_dir is not None:
+        settings["data-dir"] = str(Path(config.data_dir).resolve())
+    with _terminable(), LocalFederation(folder, nodes, settings, insecure) as federation:
+        run, shown = federation.control.start(federation.app, config), 0
+        while (status := federation.control.status(run)).status != "finished":
+            shown = _show(path, shown, observe)
+            ended = federation.processes.ended()
+            if ended:
+                raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")
+            time.sleep(LOOK)
+        _show(path, shown, observe)
+        if status.sub_status != "completed":
+            (federation.processes.logs / "serverapp.log").write_text(federation.control.log(run), encoding="utf-8")
+            raise RuntimeError(f"{status.details or status.sub_status}; the logs are in {federation.processes.logs}")
+    shutil.rmtree(folder)
+
+
+def _show(path: Path, shown: int, observe: Observer) -> int:
+    """Show the lines of metrics.jsonl that are new; how many there are now."""
+    if not (path / runs.METRICS).exists():
+        return shown
+    lines = (path / runs.METRICS).read_bytes().split(b"\n")[:-1]  # what follows the last line end is half a line
+    for line in lines[shown:]:
+        observe(json.loads(line))
+    return len(lines)
+
+
+def _models(path: Path) -> Rows:
+    """Every client's personalised model, from the folders of the nodes."""
+    federation = json.loads((path / runs.FEDERATION).read_text(encoding="utf-8"))["federation"]
+    files = sorted((path / NODES / federation).glob("*/client-*.safetensors"), key=lambda file: file.name)
+    each = [load_file(file) for file in files]
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Being asked to end is like Ctrl-C: what was started is stopped first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

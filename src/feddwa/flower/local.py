@@ -1,0 +1,103 @@
+"""A whole federation on one machine: a SuperLink, SuperNodes with registered keys, TLS between them."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from feddwa.flower import app
+from feddwa.flower.control import Control
+from feddwa.flower.credentials import Certificates, make_certificates, make_node_key
+from feddwa.flower.processes import Processes, answers, free_port
+
+PACKAGE = Path(__file__).parents[2]  # where this very feddwa is, for processes that start elsewhere
+STARTS_IN = 90.0  # seconds
+POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05"}  # seconds; Flower's default is 1
+
+
+@dataclass
+class LocalFederation:
+    """Everything of a federation in one folder, running while the context is open."""
+
+    folder: Path
+    nodes: int
+    node_config: dict[str, str] = field(default_factory=dict)  # of all nodes, besides their partition
+    insecure: bool = False  # neither TLS nor keys
+    warm: bool = True  # ClientApps are forks of a process that has everything imported
+    database: bool = False  # whether what the SuperLink knows outlives it
+    port: int = field(default_factory=free_port)
+
+    def __enter__(self) -> "LocalFederation":
+        home = self.folder / "flwr"
+        home.mkdir(parents=True)
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.nodes))}
+        package = {"PYTHONPATH": os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])}
+        self.environment = {**threads, **os.environ, **POLL, **package, "FLWR_HOME": str(home)}
+        self.processes = Processes(self.folder / "logs", self.environment)
+        self.certificates: Certificates | None = None if self.insecure else make_certificates(self.folder)
+        self.app = self.folder / "feddwa-app"
+        app.write(self.app)
+        self.node_ports = [free_port() for _ in range(self.nodes)]
+        try:
+            if self.warm:
+                work = [sys.executable, "-m", "feddwa.flower.executor", "--parent", str(os.getpid())]
+                self.processes.start(
+                    "executor", [*work, *(f"127.0.0.1:{port}" for port in self.node_ports)], self.folder
+                )
+            self.start_superlink()
+            authority = None if self.certificates is None else self.certificates.authority
+            self.control = Control(f"127.0.0.1:{self.port}", authority)
+            for number in range(self.nodes):
+                if not self.insecure:
+                    self.control.register(make_node_key(self.folder / f"node-{number}.key"))
+                self.start_node(number)
+        except BaseException:
+            self.processes.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.control.close()
+        self.processes.stop()
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait for it."""
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        if self.database:
+            command += ["--database", str(self.folder / "superlink.db")]
+        if self.certificates is None:
+            command += ["--insecure"]
+        else:
+            command += ["--ssl-ca-certfile", str(self.certificates.authority)]
+            command += ["--ssl-certfile", str(self.certificates.certificate)]
+            command += ["--ssl-keyfile", str(self.certificates.key), "--enable-supernode-auth"]
+        self.processes.start("superlink", command, self.folder)
+        ends = time.monotonic() + STARTS_IN
+        while not answers(self.port):
+            if self.processes.ended() or time.monotonic() > ends:
+                raise RuntimeError(f"the SuperLink did not start; see {self.processes.logs / 'superlink.log'}")
+            time.sleep(0.1)
+
+    def start_node(self, number: int, key: Path | None = None) -> None:
+        """Start a SuperNode with its block of clients."""
+        own = "".join(f' {name}="{value}"' for name, value in self.node_config.items())
+        config = f"partition-id={number} num-partitions={self.nodes}{own}"
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--node-config", config]
+        command += ["--host", "127.0.0.1", "--port", str(self.node_ports[number])]
+        if self.certificates is None:
+            command += ["--insecure"]
+        else:
+            command += ["--root-certificates", str(self.certificates.authority)]
+            command += ["--auth-supernode-private-key", str(key or self.folder / f"node-{number}.key")]
+        if self.warm:
+            command += ["--isolation", "process"]
+        self.processes.start(f"node-{number}", command, self.folder)
+
+    def kill_node(self, number: int) -> None:
+        """Kill a SuperNode in the middle of whatever it does."""
+        self.processes.signal(f"node-{number}", signal.SIGKILL)

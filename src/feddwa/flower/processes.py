@@ -1,0 +1,113 @@
+"""Processes that are ended with the one that started them, however that ends."""
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+MARK = "FEDDWA_TRY"  # in the environment of everything that was started, and of what that has started
+GRACE = 5.0  # seconds between asking and killing
+
+
+class Processes:
+    """A set of processes with one environment, each with a log file."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self.logs, self.mark = logs, secrets.token_hex(8)
+        here = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        self.environment = {**os.environ, **environment, "PATH": here, MARK: self.mark}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: Sequence[str], folder: Path) -> int:
+        """Start a process in a folder and in a group of its own; its number."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+        return self.running[name].pid
+
+    def ended(self) -> list[str]:
+        """Those that have ended by themselves."""
+        return [name for name, process in self.running.items() if process.poll() is not None]
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process and its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.running[name].pid, number)
+
+    def stop(self) -> None:
+        """End them all, and what they have started; another Ctrl-C does not keep it from that."""
+        with _undisturbed():
+            self._stop()
+
+    def _stop(self) -> None:
+        for name in self.running:
+            self.signal(name, signal.SIGTERM)
+        ends = time.monotonic() + GRACE
+        while time.monotonic() < ends and (self._left() or len(self.ended()) < len(self.running)):
+            time.sleep(0.05)
+        for name in self.running:
+            self.signal(name, signal.SIGKILL)
+            self.running[name].wait()
+        for process in self._left():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+
+    def _left(self) -> list[int]:
+        """Processes that bear the mark: Flower detaches some from their group. Elsewhere than on Linux they end when
+        they see that their parent is gone."""
+        marked = f"{MARK}={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if marked in entry.read_bytes().split(b"\0"):
+                    found.append(int(entry.parent.name))
+        return found
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_port() -> int:
+    """A port of the loopback device that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _end_with_parent() -> None:
+    """In the child, before its program starts: a signal when the parent dies, even if that is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
