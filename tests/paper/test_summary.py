@@ -10,7 +10,7 @@ from feddwa.paper import costs, page, reproduce, specs, summary
 from feddwa.paper.figures import draw
 from feddwa.paper.store import Store, settings
 from feddwa.paper.summary import Gain, Spread, gaps, leaders, rounds_until, summarise, tie
-from feddwa.paper.tables import MISSING, tables_of
+from feddwa.paper.tables import MISSING, findings, tables_of
 
 TABLE1 = specs.experiment("table1")
 PATHOLOGICAL = next(column for column in TABLE1.columns if column.name == "cifar10/pathological")
@@ -21,7 +21,8 @@ def put(store, experiment, column, row, seed, values, clients=(50.0, 60.0), **mo
     """A result with the series `values`."""
     config = experiment.config(column, row)
     record = {
-        "seed": seed, "config": settings(config), "code": "feddwa 0", "hardware": "a machine", "seconds": 10.0,
+        "seed": seed, "config": settings(config), "code": "feddwa 0", "hardware": "a machine",
+        "dtype": "float32", "seconds": 10.0,
         "bytes_down": 2**20, "bytes_up": 2**21, "flops": 3e9, "clients": list(clients), **more,
         "series": {"paper": list(values), "all": [0.0, *values], "after": [value + 1 for value in values]},
     }  # fmt: skip
@@ -50,6 +51,22 @@ def test_a_cell_in_numbers(tmp_path):
     assert local.gain is None
     assert leaders({ROWS["feddwa"]: found, ROWS["local"]: local}) == {"feddwa"}
     assert summarise(TABLE1, PATHOLOGICAL, ROWS["fedavg"], store) is None
+
+
+def test_who_is_first_is_said_whoever_it_is(tmp_path):
+    store = Store(tmp_path)
+    for seed, noise in enumerate((0.0, 1.0, -1.0)):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90 + noise])
+        put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [80 + noise])
+    assert findings(TABLE1, store) == ["cifar10/pathological: FedDWA is first, 10.00 points ahead of Local."]
+    for seed, noise in enumerate((0.0, -1.0, 1.0)):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], seed, [90.2 + noise])
+    assert findings(TABLE1, store)[0].endswith("FedDWA and FedAMP, the best of the others, tie (0.20 points).")
+    for seed in range(3):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["fedavg_ft"], seed, [95.0 + seed])
+    text = "FedAvg_FT is first, 6.00 points ahead of FedDWA, which is number 3 of 4."
+    assert findings(TABLE1, store)[0].endswith(text)
+    assert text in page.section(TABLE1, store, [])
 
 
 def test_guidance_models_are_read_after_training(tmp_path):

@@ -138,7 +138,7 @@ def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store
     """The tables, what to keep in mind, and the figures' paths."""
     from feddwa.paper.figures import draw
     from feddwa.paper.summary import summarise
-    from feddwa.paper.tables import tables_of
+    from feddwa.paper.tables import findings, tables_of
 
     if chosen.trains and config.scale == "smoke":
         console.print("Smoke scale: two rounds on digits, whatever the columns say. No results.", highlight=False)
@@ -153,6 +153,8 @@ def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store
         _print(console, table)
     if missing := [column.name for column in chosen.columns if chosen.trains and column not in run]:
         console.print(f"Not run here: {', '.join(missing)}", highlight=False)
+    for text in findings(shown, store, config.scale) if config.scale == "paper" else ():
+        console.print(text, highlight=False)
     for claim in chosen.claims:
         console.print(f"The paper: {claim}", highlight=False)
     for remark in chosen.remarks:

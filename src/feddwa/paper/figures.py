@@ -29,6 +29,7 @@ OF_METHOD: dict[str, dict[str, Any]] = {
     "l2c": {"color": "#000000"},
 }
 PER_ROW = 3
+LOG_TICKS = (1, 2, 5, 10, 20, 50, 100)
 
 
 def draw(experiment: Experiment, store: Store, folder: Path, scale: Scale = "paper") -> list[Path]:
@@ -94,7 +95,7 @@ def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fig
     axis.set_xlabel(experiment.axis)
     axis.set_ylabel("accuracy, % (paper's metric, best round)")
     axis.set_xticks(sorted({int(row.param[-1].partition("=")[2]) for row in experiment.rows}))
-    axis.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return {"": figure}
 
 
@@ -131,6 +132,8 @@ def _similarity(experiment: Experiment, store: Store, scale: Scale) -> dict[str,
         axis.plot(range(1, len(series) + 1), series, label=row.label, **_style(number, row.method))
     axis.axhline(0.368, color="#999999", linewidth=0.8, linestyle=":", label="chance")
     axis.set_xscale("log")
+    axis.set_xticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
+    axis.minorticks_off()
     axis.set_xlabel("round")
     axis.set_ylabel("share of top-5 partners in own group")
     axis.set_title(column.name, fontsize=10)
@@ -165,31 +168,36 @@ def top_partners(weights: np.ndarray, top: int = TOP) -> np.ndarray:
 
 
 def _heatmaps(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
-    """One figure per dataset: all weights of the first round, and those kept in the last, for every division."""
+    """One figure per dataset, divisions across: all weights of the first round, and those kept in the last."""
     found = _summaries(experiment, store, scale)
     figures = {}
     for dataset in dict.fromkeys(column.dataset for column in found):
         own = {column: cells for column, cells in found.items() if column.dataset == dataset}
-        panels = [
-            (f"{column.name.partition('/')[2]}\n{row.label}, round {number}", record, number)
-            for column, cells in own.items()
-            for row, summary in cells.items()
-            for record in [next(iter(summary.records.values()))]
-            for number in ([1] if row.param else [max(map(int, record["weights"]))])
-        ]
-        figures[f"-{dataset}"] = _heatmap_panels(panels)
+        figures[f"-{dataset}"] = _heatmap_grid(list(reversed(experiment.rows)), own)
     return figures
 
 
-def _heatmap_panels(panels: Sequence[tuple[str, Record, int]]) -> "Figure":
+def _heatmap_grid(rows: Sequence[Row], columns: dict[Column, dict[Row, Summary]]) -> "Figure":
     from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
 
-    figure, axes = _panels(len(panels), 3.2, 3.3)
-    for axis, (title, record, number) in zip(axes, panels, strict=True):
-        # The square root shows a weight of 0.05 beside one of 0.8.
-        axis.imshow(_matrix(record, number), cmap="viridis", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
-        _frame(axis, record)
-        axis.set_title(title, fontsize=9)
+    figure = Figure(figsize=(2.5 * len(columns) + 0.8, 2.7 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    image = None
+    for line, row in zip(axes, rows, strict=True):
+        for axis, (column, cells) in zip(line, columns.items(), strict=True):
+            if row not in cells:
+                axis.set_axis_off()
+                continue
+            record = next(iter(cells[row].records.values()))
+            number = 1 if row.param else max(map(int, record["weights"]))
+            # The square root shows a weight of 0.05 beside one of 0.8.
+            norm = PowerNorm(0.5, 0, 1)
+            image = axis.imshow(_matrix(record, number), cmap="viridis", norm=norm, interpolation="nearest")
+            _frame(axis, record)
+            axis.set_title(f"{column.setting}\n{row.label}, round {number}", fontsize=9)
+    if image is not None:
+        figure.colorbar(image, ax=list(axes.flat), label="aggregation weight", shrink=0.7)
     return figure
 
 

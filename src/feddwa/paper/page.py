@@ -7,7 +7,7 @@ from feddwa.paper.figures import draw
 from feddwa.paper.specs import Experiment, experiments
 from feddwa.paper.store import Store
 from feddwa.paper.summary import GAP, gaps
-from feddwa.paper.tables import Table, tables_of
+from feddwa.paper.tables import Table, findings, tables_of
 
 FRAME = """# Reproduction of the paper
 
@@ -70,7 +70,9 @@ def write_page(store: Store, folder: Path) -> list[Path]:
 def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:
     """One table or figure of the paper."""
     lines = [f"## {experiment.title}", "", "```sh", f"feddwa reproduce {experiment.name}", "```", ""]
-    lines += [f"The paper's claim: {claim}" for claim in experiment.claims]
+    lines += ["The paper says:", "", *(f"- {claim}" for claim in experiment.claims)]
+    if told := findings(experiment, store):
+        lines += ["", "We find:", "", *(f"- {text}" for text in told)]
     for table in tables_of(experiment, store):
         lines += ["", *markdown(table)]
     for path in figures:

@@ -65,7 +65,7 @@ class Summary:
     mib: float  # up and down, per participating client and round
     gflops: float  # of a participating client's local training a round
     seconds: float  # of one seed
-    hardware: tuple[str, ...]
+    machines: tuple[str, ...]  # and the precision
     records: Mapping[int, Record]
 
 
@@ -84,7 +84,7 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
         gflops=_mean(record["flops"] for record in records.values()) / GIGA,
         seconds=_mean(record["seconds"] for record in records.values()),
-        hardware=tuple(sorted({record["hardware"] for record in records.values()})),
+        machines=tuple(sorted({f"{record['hardware']}, {record['dtype']}" for record in records.values()})),
         records=records,
     )
 
@@ -105,6 +105,22 @@ def leaders(cells: Mapping[Row, Summary]) -> set[str]:
         return set()
     first = max(cells.values(), key=lambda summary: summary.measured.mean).measured
     return {row.name for row, summary in cells.items() if summary.measured is first or tie(first, summary.measured)}
+
+
+def finding(cells: Mapping[Row, Summary]) -> str | None:
+    """Where FedDWA stands in a column, in a sentence; None where it or everybody else was not run."""
+    ours = next((summary for row, summary in cells.items() if row.name == "feddwa"), None)
+    others = {row: summary for row, summary in cells.items() if row.name != "feddwa"}
+    if ours is None or not others:
+        return None
+    row, best = max(others.items(), key=lambda item: item[1].measured.mean)
+    distance = f"{abs(ours.measured.mean - best.measured.mean):.2f} points"
+    if tie(ours.measured, best.measured):
+        return f"FedDWA and {row.label}, the best of the others, tie ({distance})."
+    if ours.measured.mean > best.measured.mean:
+        return f"FedDWA is first, {distance} ahead of {row.label}."
+    ahead = sum(other.measured.mean > ours.measured.mean for other in others.values())
+    return f"{row.label} is first, {distance} ahead of FedDWA, which is number {ahead + 1} of {len(cells)}."
 
 
 @dataclass(frozen=True)

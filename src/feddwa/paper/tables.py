@@ -7,7 +7,7 @@ from feddwa.paper import costs
 from feddwa.paper.run import KEPT_ROUNDS
 from feddwa.paper.specs import Column, Experiment, Row, Scale, methods
 from feddwa.paper.store import Store
-from feddwa.paper.summary import Summary, leaders, rounds_until, summarise
+from feddwa.paper.summary import Summary, finding, leaders, rounds_until, summarise
 
 MISSING = "not run here"
 FOUND = 0.95  # share of partners inside the own group from which on the groups count as found
@@ -38,10 +38,10 @@ def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
     settings: dict[str, list[Column]] = {}
     for column in experiment.columns:
         settings.setdefault(column.setting.split("-")[0], []).append(column)
-    return [_overview(experiment, own, store, scale) for own in settings.values()]
+    return [_overview(experiment, name, own, store, scale) for name, own in settings.items()]
 
 
-def _overview(experiment: Experiment, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
+def _overview(experiment: Experiment, name: str, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
     cells = {column: _cells(experiment, column, store, scale) for column in columns}
     first = {column: leaders(own) for column, own in cells.items()}
     rows = [
@@ -50,7 +50,15 @@ def _overview(experiment: Experiment, columns: Sequence[Column], store: Store, s
     ]
     note = "Best round of the paper's metric, mean ± standard deviation over seeds"
     note += ", / the paper's number." if experiment.paper else "."
-    return Table("At a glance", ("method", *(column.name for column in columns)), rows, note)
+    return Table(f"{experiment.name} at a glance, {name}", ("method", *(column.name for column in columns)), rows, note)
+
+
+def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[str]:
+    """Who is first in each column that was run, of a table that compares methods."""
+    if experiment.kind != "table":
+        return []
+    found = {column.name: finding(_cells(experiment, column, store, scale)) for column in experiment.columns}
+    return [f"{name}: {text}" for name, text in found.items() if text is not None]
 
 
 def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, Summary], first: set[str]) -> str:
@@ -82,7 +90,7 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
         "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
     )  # fmt: skip
     seeds = sorted({seed for summary in cells.values() for seed in summary.records})
-    machines = sorted({machine for summary in cells.values() for machine in summary.hardware})
+    machines = sorted({machine for summary in cells.values() for machine in summary.machines})
     return Table(
         column.name, header, rows, f"{column.text}. Seeds {', '.join(map(str, seeds))}; {'; '.join(machines)}."
     )
