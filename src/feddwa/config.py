@@ -15,6 +15,7 @@ from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.batchnorm import POLICIES
 from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
 from feddwa.errors import InputError, require, unknown
+from feddwa.faults import Faults
 
 Config = TypeVar("Config")
 
@@ -74,6 +75,8 @@ class RunConfig:
     """float32, float64, or tf32: float32 whose products in training are rounded to three digits, faster on a GPU."""
     batchnorm: str = "local"
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
+    fault: str = ""
+    """Sick, slow or hostile clients, NAME=SHARE,...: dropout, straggler, nan, shape; sign-flip, scaled, random."""
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
     checkpoint_every: int = 1
@@ -121,6 +124,7 @@ class RunConfig:
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
+        Faults.parse(self.fault)
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         if self.tensorboard:
             tensorboard.check()

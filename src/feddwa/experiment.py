@@ -29,6 +29,7 @@ from feddwa.data.task import Task, from_arrays
 from feddwa.engine import Engine, Rows, Settings, keys, together
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
+from feddwa.faults import Faults
 from feddwa.federation import Federation, Round
 from feddwa.provenance import check_same, provenance
 
@@ -148,7 +149,8 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 def _federation(config: RunConfig, engine: Engine) -> Federation:
     """The federation of a resolved configuration before its first round."""
     algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
-    return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm)
+    faults = Faults.parse(config.fault)
+    return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
 
 
 def _names(config: RunConfig) -> dict[str, Any]:
@@ -169,6 +171,7 @@ def simulate(
     device: str = "auto",
     loss: Loss = F.cross_entropy,
     batchnorm: str = "local",
+    fault: str = "",
     observe: Observer = lambda line: None,
 ) -> Result:
     """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test).
@@ -181,13 +184,14 @@ def simulate(
     algorithm, name = _named_algorithm(algorithm)
     config = RunConfig(
         rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
-        device=device, clients=task.clients, batchnorm=batchnorm,
+        device=device, clients=task.clients, batchnorm=batchnorm, fault=fault,
     ).resolved()  # fmt: skip
     module = copy.deepcopy(model)
     engine = _engine(algorithm, module, task, choose_device(device), _settings(config), seed, _dtype(model), loss)
     _try(engine)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    return _drive(Federation(algorithm, engine, participation, batchnorm=batchnorm), task, rounds, names, observe)
+    federation = Federation(algorithm, engine, participation, batchnorm=batchnorm, faults=Faults.parse(fault))
+    return _drive(federation, task, rounds, names, observe)
 
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
@@ -315,6 +319,7 @@ def make_summary(
         **names,
         "accuracy": metrics.summarise(lines),
         "loss": metrics.summarise_loss(lines),
+        "missing": metrics.summarise_missing(lines),
         **_costs(lines[:-1]),
         "seconds": round(seconds, 2),
         "device": _device_name(device),
@@ -326,10 +331,10 @@ def _lines(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Round | None]]:
     while federation.round < rounds:
         result = federation.step()
-        line = metrics.round_line(result, test_sizes)
+        line = metrics.round_line(result, test_sizes, federation.honest)
         yield line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result
     yield (
-        metrics.final_line(federation.scores, test_sizes, rounds),
+        metrics.final_line(federation.scores, test_sizes, rounds, federation.honest),
         metrics.client_line(rounds + 1, federation.scores, None, None),
         None,
     )

@@ -1,29 +1,37 @@
 """The round loop: sample, download, train, upload, mix, evaluate. It knows no algorithm, no file and no screen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
+from feddwa import updates
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import Border
 from feddwa.engine import Cohort, Engine, Rows, Scores, State, keys
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import put_state, take_state
+from feddwa.faults import HEALTHY, Faults
 from feddwa.halves import ClientHalf, ServerHalf, begin
 from feddwa.ledger import Costs, message_bytes
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
 
 
 @dataclass(frozen=True)
 class Round:
     """What happened in one round."""
 
-    cohort: Cohort
+    cohort: Cohort  # the clients whose updates count
     before: Scores  # (N,) every client's personalised model at the start of the round
     after: Scores  # (m,) the participants' models after local training
     info: Info
     costs: Costs
+    missing: Mapping[int, str] = field(default_factory=dict)  # client -> why its update does not count
+
+
+NOBODY = Scores(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
 
 
 @dataclass
@@ -36,6 +44,7 @@ class Federation:
     sequential: bool = False  # the plain loop instead of the vectorised engine
     chunk: int | None = None  # clients trained together; None = as many as fit into memory
     batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
+    faults: Faults = HEALTHY
     round: int = 0  # finished rounds
     server: State = field(init=False)
     memory: State = field(init=False)  # (N, ...) of every client
@@ -54,23 +63,57 @@ class Federation:
         self.scores = self._evaluate_all()
 
     def step(self) -> Round:
-        """One round."""
+        """One round. A client that is absent or refused changes nobody's model; a round without any is a pause."""
         costs, device = Costs(), self.engine.data.device
-        cohort, before = self._cohort(self.round + 1), self.scores
-        with costs.phase("train", device):
-            download = self.server_half.download(self.server, cohort)
-            memory = take_state(self.memory, cohort.ids)
-            upload, memory, costs.flops = self.client_half.train(cohort.ids, cohort.round, download, memory)
-        costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
-        with costs.phase("evaluate", device):
-            after = self.client_half.trained_scores(cohort.ids, upload, memory)
-        with costs.phase("server", device):
-            self.server, info = self.server_half.advance(self.server, cohort, upload)
-            self.memory = put_state(self.memory, cohort.ids, memory)
+        invited, before = self._cohort(self.round + 1), self.scores
+        absent = self.faults.absent(self.engine.seed, invited)
+        missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
+        cohort, after = _only(invited, ~absent), NOBODY
+        info: Info = {}
+        if len(cohort):
+            with costs.phase("train", device):
+                upload, memory = self._train(cohort, costs)
+            with costs.phase("server", device):
+                reasons = self._reasons(cohort, upload)
+                missing |= {client: why for client, why in zip(cohort.ids.tolist(), reasons, strict=True) if why}
+                moved = _places(reasons, (None, LATE))
+                self.memory = put_state(self.memory, cohort.ids[moved], take_state(memory, moved))
+                counted = _places(reasons, (None,))
+                cohort, upload, memory = (
+                    _only(cohort, counted),
+                    take_state(upload, counted),
+                    take_state(memory, counted),
+                )
+        if len(cohort):
+            with costs.phase("evaluate", device):
+                after = self.client_half.trained_scores(cohort.ids, upload, memory)
+            with costs.phase("server", device):
+                self.server, info = self.server_half.advance(self.server, cohort, upload)
         self.round += 1
         with costs.phase("evaluate", device):
             self.scores = self._evaluate_all()
-        return Round(cohort, before, after, info, costs)
+        return Round(cohort, before, after, info, costs, missing)
+
+    def _train(self, cohort: Cohort, costs: Costs) -> tuple[State, State]:
+        """The client half of a round: the uploads as they arrive, and the new memories."""
+        download, memory = self.server_half.download(self.server, cohort), take_state(self.memory, cohort.ids)
+        upload, memory, costs.flops = self.client_half.train(cohort.ids, cohort.round, download, memory)
+        costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
+        return self.faults.sent(self.engine.seed, cohort, self.clients, download, upload), memory
+
+    def _reasons(self, cohort: Cohort, upload: State) -> list[str | None]:
+        """Of every client why its update does not count; None = it does."""
+        seed, expected = self.engine.seed, updates.form(upload)
+        checks = zip(
+            self.faults.late(seed, cohort).tolist(),
+            self.faults.forms(seed, cohort, expected),
+            updates.finite(upload, len(cohort)).tolist(),
+            strict=True,
+        )
+        return [
+            LATE if late else INVALID if updates.misfit(expected, found) else None if finite else DIVERGED
+            for late, found, finite in checks
+        ]
 
     def state(self) -> Mapping[str, State]:
         """Everything that the coming rounds depend on, besides the number of the round."""
@@ -99,6 +142,17 @@ class Federation:
         return Cohort(ids, sizes[ids], round)
 
     @property
+    def clients(self) -> int:
+        """N."""
+        return self.engine.data.clients
+
+    @property
+    def honest(self) -> Tensor | None:
+        """(N,) bool: who is no attacker; None where nobody is."""
+        honest = self.faults.hostile(self.engine.seed, self.clients) == 0
+        return None if honest.all() else honest
+
+    @property
     def cohort_size(self) -> int:
         """m = floor(participation * N)."""
         return int(self.participation * len(self.engine.data.splits["train"].sizes) + 1e-9)
@@ -107,6 +161,15 @@ class Federation:
         everybody = self.everybody()
         message = self.server_half.deliver(self.server, everybody)
         return self.client_half.personal_scores(everybody.ids, everybody.round, message, self.memory)
+
+
+def _only(cohort: Cohort, which: Tensor) -> Cohort:
+    """Some clients of a cohort: places, or a mask."""
+    return Cohort(cohort.ids[which], cohort.sizes[which], cohort.round)
+
+
+def _places(reasons: Sequence[str | None], wanted: Sequence[str | None]) -> Tensor:
+    return torch.tensor([place for place, reason in enumerate(reasons) if reason in wanted], dtype=torch.int64)
 
 
 def _placed(state: State, like: State, device: torch.device) -> State:

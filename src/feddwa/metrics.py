@@ -5,6 +5,7 @@ None here and null in the files.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,34 +20,37 @@ SERIES = ("all", "all_weighted", "participants", "participants_weighted")
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
-def round_line(result: Round, test_sizes: Tensor) -> dict[str, Any]:
+def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) -> dict[str, Any]:
     """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
     take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
-    "participants_weighted" is what the paper's code logs. Losses are means over all clients, too.
+    "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
+    clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
     """
     ids, costs = result.cohort.ids, result.costs
     after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
+    reasons = sorted(set(result.missing.values()))
+    missing = {why: [client for client, own in result.missing.items() if own == why] for why in reasons}
     return {
         "round": result.cohort.round,
-        "before": _series(result.before.accuracy, test_sizes, ids),
-        "after": _series(after.accuracy, test_sizes, ids),
+        "before": _series(result.before.accuracy, test_sizes, ids, honest),
+        "after": _series(after.accuracy, test_sizes, ids, honest),
         "loss_before": _mean(result.before.loss),
         "loss_after": _mean(after.loss),
         "participants": len(ids),
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
-        "flops": round(float(costs.flops.mean())),
+        "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
-    }
+    } | ({"missing": missing} if missing else {})
 
 
-def final_line(scores: Scores, test_sizes: Tensor, rounds: int) -> dict[str, Any]:
+def final_line(scores: Scores, test_sizes: Tensor, rounds: int, honest: Tensor | None = None) -> dict[str, Any]:
     """The last line: the models that the run delivers, which no round has started from."""
     return {
         "round": rounds + 1,
-        "before": _series(scores.accuracy, test_sizes, None),
+        "before": _series(scores.accuracy, test_sizes, None, honest),
         "loss_before": _mean(scores.loss),
     }
 
@@ -63,7 +67,7 @@ def summarise(lines: Sequence[Line]) -> dict[str, Any]:
     """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before."""
     found = {}
     for when in ("before", "after"):
-        for name in SERIES:
+        for name in (*SERIES, *(["honest"] if "honest" in lines[-1]["before"] else [])):
             series = [(line["round"], line[when][name]) for line in lines if name in line.get(when, {})]
             found[f"{when}.{name}"] = _milestones(series)
     return {**found["before.all"], "series": found}
@@ -73,6 +77,11 @@ def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     """The same of the loss before training, mean over all clients; the best is the smallest."""
     upside_down = _milestones([(line["round"], _minus(line["loss_before"])) for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
+
+
+def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
+    """How many updates did not count, by reason, over all rounds."""
+    return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
 
 
 def _milestones(series: Sequence[tuple[int, float | None]]) -> dict[str, Any]:
@@ -91,8 +100,12 @@ def _minus(value: float | None) -> float | None:
     return None if value is None else -value
 
 
-def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[str, float | None]:
+def _series(
+    accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None, honest: Tensor | None = None
+) -> dict[str, float | None]:
     values = {"all": _mean(100 * accuracy), "all_weighted": _mean(100 * accuracy, test_sizes)}
+    if honest is not None:
+        values["honest"] = _mean(100 * accuracy[honest])
     if ids is not None:
         values["participants"] = _mean(100 * accuracy[ids])
         values["participants_weighted"] = _mean(100 * accuracy[ids], test_sizes[ids])

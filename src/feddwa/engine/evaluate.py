@@ -51,8 +51,10 @@ def _score(engine: "Engine", model: Rows, buffers: Rows, samples: Tensor) -> tup
         outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
         losses = torch.vmap(lambda output, target: engine.loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
         classified = outputs.ndim == 2 and not y.is_floating_point()
-        hits = (outputs.argmax(1) == y).double() if classified else torch.full_like(losses, torch.nan).double()
-        return hits, losses.double()
+        if not classified:
+            return torch.full_like(losses, torch.nan).double(), losses.double()
+        right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
+        return right.double(), losses.double()
 
     return torch.vmap(one)(model, buffers, *engine.data.batch(samples, engine.dtype))
 

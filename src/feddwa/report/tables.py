@@ -30,6 +30,20 @@ def show_results(console: Console, results: Mapping[str, Result]) -> None:
         "mean over all clients. Traffic: up + down, per participating client and round.",
         highlight=False,
     )
+    for name, result in results.items():
+        for note in _notes(result.summary):
+            console.print(f"{name}: {note}", highlight=False)
+
+
+def _notes(summary: Mapping[str, Any]) -> list[str]:
+    """What of a run the table does not tell."""
+    notes, honest = [], summary["accuracy"]["series"].get("before.honest")
+    if summary.get("missing"):
+        reasons = ", ".join(f"{count} {why}" for why, count in sorted(summary["missing"].items()))
+        notes.append(f"updates that did not count: {reasons}")
+    if honest is not None and honest["last"] is not None:
+        notes.append(f"honest clients alone: last {honest['last']:.2f}, best {honest['best']:.2f}")
+    return notes
 
 
 def _cells(summary: Mapping[str, Any], local: float | None) -> tuple[str, ...]:
