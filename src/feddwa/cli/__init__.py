@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feddwa import __version__
+from feddwa.cli.completion import CompletionConfig, completion_command
 from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
 from feddwa.cli.doctor import DoctorConfig, doctor_command
 from feddwa.cli.federate import FederateConfig, federate_command
@@ -25,12 +26,23 @@ class Command:
     function: Callable[[Any], int]  # options -> exit status
     summary: str
     example: str
+    more: tuple[str, ...] = ()  # examples for its own help
 
 
 COMMANDS = {
-    "run": Command(RunOptions, run_command, "train one algorithm", "--algorithm feddwa --rounds 20"),
+    "run": Command(
+        RunOptions,
+        run_command,
+        "train one algorithm",
+        "--algorithm feddwa --rounds 20",
+        ("--algorithm fedprox --param mu=0.1 --participation 0.5", "--config runs/DIR/config.toml --seed 1"),
+    ),
     "compare": Command(
-        CompareConfig, compare_command, "train several, side by side", "--algorithms feddwa local fedavg"
+        CompareConfig,
+        compare_command,
+        "train several, side by side",
+        "--algorithms feddwa local fedavg",
+        ("--partition groups --param feddwa.top_k=3 --quiet",),
     ),
     "resume": Command(
         ResumeConfig, resume_command, "go on after an interruption", "runs/20260801-120000-feddwa-digits"
@@ -48,6 +60,7 @@ COMMANDS = {
     "reproduce": Command(
         ReproduceConfig, reproduce_command, "a table of the paper", "table1 --columns cifar10/pathological"
     ),
+    "completion": Command(CompletionConfig, completion_command, "the shell completes names", "bash"),
 }
 
 
@@ -64,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = COMMANDS.get(name)
         if command is None:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
-        return command.function(parse(name, command.options, arguments))
+        return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:
         print(f"feddwa: {error}", file=sys.stderr)
         return 2
@@ -83,8 +96,10 @@ def _notes(error: BaseException) -> str:
 
 def usage() -> str:
     """The overview of all commands."""
+    width = max(map(len, COMMANDS))
     lines = [
-        f"  {name:<9}  {command.summary:<28}  feddwa {name} {command.example}" for name, command in COMMANDS.items()
+        f"  {name:<{width}}  {command.summary:<28}  feddwa {name} {command.example}"
+        for name, command in COMMANDS.items()
     ]
     return "\n".join(
         [

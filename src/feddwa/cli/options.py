@@ -4,33 +4,35 @@ import contextlib
 import io
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import tyro
 
+from feddwa.cli.help import help_text, options_of
 from feddwa.config import from_toml
 from feddwa.errors import InputError
 from feddwa.params import fields_of, in_words
 
 Options = TypeVar("Options")
+CONFIG_NOTE = "--config FILE.toml sets options by name; those given here prevail."
 
 
-def parse(command: str, kind: type[Options], arguments: list[str]) -> Options:
+def parse(command: str, kind: type[Options], arguments: list[str], examples: Sequence[str] = ()) -> Options:
     """Options from the command line over those from --config FILE.toml over the defaults."""
     settings: dict[str, Any] = {}
-    if "dataset" in fields_of(kind):  # a command about a run
+    about_a_run = "dataset" in fields_of(kind)
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(command, kind, examples, CONFIG_NOTE if about_a_run else ""), end="")
+        raise SystemExit(0)
+    if about_a_run:
         file, arguments = _config_file(arguments)
         settings["default"] = kind() if file is None else from_toml(file, kind)
-        settings["description"] = (
-            f"{kind.__doc__}\n\n--config FILE.toml sets options by name; those given here prevail."
-        )
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
             return tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **settings)  # type: ignore[no-any-return]
     except SystemExit:
-        if not errors.getvalue():
-            raise  # --help
         complaint = _complaint(errors.getvalue(), kind, arguments)
         raise InputError(f"{complaint}; see feddwa {command} --help") from None
 
@@ -59,7 +61,7 @@ def _complaint(box: str, kind: type, arguments: list[str]) -> str:
         return text
     wrong, lacking, foreign = about.groups()
     if foreign:
-        valid = [option for option in options if option not in (foreign, "--what")]  # compare has no --algorithm
+        valid = [option.name for option in options_of(kind) if not option.positional]
         return f"{foreign}: unknown option; valid: {', '.join(valid)}"
     if lacking:
         return f"{lacking}: no value, must be {in_words(options[lacking])}"
