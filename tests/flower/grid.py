@@ -88,10 +88,10 @@ class LocalGrid(Grid):
         return found
 
 
-def blocks(parts: int, memory: str) -> dict[int, dict]:
+def blocks(parts: int, memory: str, **more) -> dict[int, dict]:
     """The node configs of a partition in `parts` blocks; the nodes' numbers say nothing about their place."""
     return {
-        1000 - place: {"partition-id": place, "num-partitions": parts, "memory": f"{memory}/{place}"}
+        1000 - place: {"partition-id": place, "num-partitions": parts, "memory": f"{memory}/{place}", **more}
         for place in range(parts)
     }
 

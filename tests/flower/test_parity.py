@@ -1,0 +1,117 @@
+"""A federation over Flower's messages gives the models and the numbers of the simulator, for every algorithm."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from feddwa import run
+from feddwa.algorithms import ALGORITHMS
+from feddwa.flower import server
+from feddwa.flower.settings import FlowerConfig
+from tests.flower.grid import LocalGrid, blocks
+
+SAME = ("round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops")
+
+
+def federated(folder, parts, keys=True, node=None, **options):
+    """A run in `parts` blocks: its lines, its personalised models (N, *shape), and the grid."""
+    config = FlowerConfig(**options, min_nodes=parts, out=str(folder / "federated")).resolved()
+    grid = LocalGrid(config, blocks(parts, str(folder / "nodes"), **(node or {})), keys)
+    server.run(grid, config, simulated=not keys)
+    return lines_of(folder / "federated"), models_of(folder / "nodes"), grid
+
+
+def lines_of(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def models_of(folder):
+    files = sorted(folder.rglob("client-*.safetensors"), key=lambda file: file.name)
+    each = [load_file(file) for file in files]
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
+
+def same_lines(lines, reference, places=3):
+    assert len(lines) == len(reference)
+    for line, other in zip(lines, reference, strict=True):
+        for key in other:
+            if key in SAME:
+                assert line[key] == pytest.approx(other[key], rel=1e-5, abs=10**-places), key
+
+
+def same_models(models, reference, error=1e-5):
+    assert models.keys() == reference.keys()
+    for name, value in models.items():
+        assert torch.allclose(value.double(), reference[name].double(), rtol=error, atol=error), name
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3}
+    lines, models, _ = federated(tmp_path, 3, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers})
+    assert not any("missing" in line for line in lines)
+
+
+@pytest.mark.parametrize("batchnorm", ["local", "mean", "all-local"])
+def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    images = rng.integers(0, 60, (60, 8, 8, 3)) + 60 * labels[:, None, None, None]
+    np.savez(tmp_path / "own.npz", x=images.astype(np.uint8), y=labels)
+    path = str(tmp_path / "own.npz")
+    options = {"dataset": path, "model": "resnet8", "dtype": "float64", "batchnorm": batchnorm, "clients": 4}
+    options |= {"algorithm": "feddwa", "rounds": 2, "partition": "iid", "batch_size": 5, "param": ("top_k=2",)}
+    lines, models, _ = federated(tmp_path, 2, node={"dataset": path}, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-10)
+
+
+def test_blocks_of_any_size_give_the_same_models(tmp_path):
+    options = {"algorithm": "feddwa", "clients": 20, "rounds": 2}
+    runs = {parts: federated(tmp_path / str(parts), parts, **options) for parts in (1, 4, 20)}
+    for lines, models, _ in runs.values():
+        same_lines(lines, runs[1][0])
+        same_models(models, runs[1][1])
+
+
+def test_one_exchange_a_round(tmp_path):
+    lines, _, grid = federated(tmp_path, 2, algorithm="fedavg", clients=4, rounds=3, participation=0.5)
+    kinds = [kind for _, kind in grid.kinds]
+    assert kinds == ["query"] * 2 + ["train"] * 2 * 4  # three rounds, and the models that come out
+    assert len(lines) == 4
+
+
+def test_absent_clients_need_not_be_asked(tmp_path):
+    options = {"algorithm": "fedavg", "clients": 6, "rounds": 2, "participation": 0.34}
+    lines, _, grid = federated(tmp_path, 6, evaluate_absent=False, **options)
+    assert len(grid.kinds) == 6 + 2 * 2 + 6
+    assert [line["evaluated"] for line in lines[:2]] == [2, 2]
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    assert lines[-1]["before"] == pytest.approx(reference.metrics[-1]["before"])
+    for line, other in zip(lines[:2], reference.metrics, strict=False):
+        assert line["after"]["participants"] == pytest.approx(other["after"]["participants"])
+
+
+def test_what_all_clients_of_a_node_share_travels_once(tmp_path):
+    """One node with all clients gets FedAvg's model once, and FedDWA's models one by one."""
+    model = 4 * 4810  # bytes of the digits network
+    for algorithm, factor in (("fedavg", 1), ("feddwa", 5)):
+        lines, _, _ = federated(tmp_path / algorithm, 1, algorithm=algorithm, clients=5, rounds=2)
+        assert lines[1]["bytes_down"] == model
+        assert factor * model <= lines[1]["wire"]["down"] < 1.05 * factor * model
+
+
+def test_in_a_simulation_the_partition_is_the_identity(tmp_path):
+    """Nodes have no keys there, and other numbers every time."""
+    options = {"algorithm": "fedrod", "clients": 4, "rounds": 2}
+    lines, models, _ = federated(tmp_path, 2, keys=False, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers})
