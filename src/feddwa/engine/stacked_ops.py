@@ -200,7 +200,7 @@ def _long_product(a: Tensor, b: Tensor, batch: int) -> Tensor:
 
     A few clients' small products with long sums leave most of a GPU idle: the sums are cut into pieces, each a product.
     """
-    pieces = max(count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or len(a) * count <= 128))
+    pieces = max(count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or len(a) * count <= 100))
     if pieces == 1:
         return a @ b.transpose(1, 2)
     a, b = (value.unflatten(2, (pieces, -1)).transpose(1, 2) for value in (a, b))  # (m, pieces, ., n / pieces)
