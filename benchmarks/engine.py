@@ -5,7 +5,8 @@
 
 The plain loop is what researchers write: a module, an SGD optimiser and a DataLoader per client, one client after
 another. The ratio is (median time of the plain loop's epoch) / (median time of the engine's epoch), the two measured in
-turn. The server's weights are held against a double Python loop over clients, and against one matrix product.
+turn. The server's weights are held against a double Python loop over clients, and against one matrix product; three
+seeds trained as one stack of rows against the same three one after another.
 """
 
 import argparse
@@ -36,6 +37,9 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, float | None, float 
 }
 
 
+TENSOR_CORES = False  # set by --tensor-cores
+
+
 def make_engine(model: str, shape: tuple[int, ...], clients: int, samples: int, batch: int, device: str) -> Engine:
     rng = np.random.default_rng(0)
     total = clients * (samples + 1)
@@ -45,7 +49,7 @@ def make_engine(model: str, shape: tuple[int, ...], clients: int, samples: int, 
     rows = np.arange(total).reshape(clients, samples + 1)
     data = federate(dataset, Partition([own[:-1] for own in rows], [own[-1:] for own in rows]), torch.device(device))
     torch.manual_seed(0)
-    return Engine(models.make(model, shape, 10), data, Settings(1, batch, 0.01))
+    return Engine(models.make(model, shape, 10), data, Settings(1, batch, 0.01), tensor_cores=TENSOR_CORES)
 
 
 def engine_epoch(engine: Engine) -> Callable[[], None]:
@@ -113,6 +117,29 @@ def run_case(name: str, device: str, seconds: float) -> dict[str, object]:
     }
 
 
+def run_seeds(device: str, seconds: float) -> list[dict[str, object]]:
+    """Three seeds as one stack of rows against three runs."""
+    rows: list[dict[str, object]] = []
+    for name in ("digits-mlp-20", "cifar-cnn-20") if device == "cuda" else ("digits-mlp-20",):
+        model, shape, clients, samples, batch, _, _ = CASES[name]
+        alone, stack = (
+            engine_epoch(make_engine(model, shape, m, samples, batch, device)) for m in (clients, 3 * clients)
+        )
+        steps = -(-samples // batch)
+        for _ in range(1 + 60 // steps):
+            alone()
+            stack()
+
+        def three(alone: Callable[[], None] = alone) -> None:
+            for _ in range(3):
+                alone()
+
+        together, apart = race(stack, three, seconds, device)
+        times = {"engine_ms": together / steps * 1e3, "plain_ms": apart / steps * 1e3, "ratio": apart / together}
+        rows.append({"case": f"{name} x 3 seeds", **times, "wanted": 1.0})
+    return rows
+
+
 def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[str, object]]:
     """The server's weights against a double Python loop and against one matrix product."""
     torch.manual_seed(0)
@@ -155,20 +182,30 @@ def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, 'server'])}")
+    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, 'server', 'seeds'])}")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=8.0, help="time for each case")
     parser.add_argument("--json", help="write the results to this file")
+    parser.add_argument("--tensor-cores", action="store_true", help="products in TensorFloat-32, also the plain loop's")
     options = parser.parse_args()
+    global TENSOR_CORES
+    TENSOR_CORES = options.tensor_cores
+    torch.set_float32_matmul_precision("high" if TENSOR_CORES else "highest")
     chosen = options.cases or [
         *(name for name in CASES if options.device == "cuda" or name != "cifar-cnn-100"),
         "server",
+        "seeds",
     ]
     print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads")
     print(f"{'case':<24} {'engine':>12} {'plain loop':>12} {'ratio':>8} {'wanted':>8}")
     results: list[dict[str, object]] = []
     for name in chosen:
-        rows = run_server(options.device) if name == "server" else [run_case(name, options.device, options.seconds)]
+        if name == "server":
+            rows = run_server(options.device)
+        elif name == "seeds":
+            rows = run_seeds(options.device, options.seconds)
+        else:
+            rows = [run_case(name, options.device, options.seconds)]
         for row in rows:
             wanted = row["wanted"]
             bound = "" if wanted is None else (f">= {wanted:g}" if wanted > 0 else f"<= {-wanted:g}")
