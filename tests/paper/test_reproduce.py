@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ QUIET = {"scale": "smoke", "tell": lambda text: None}
 
 
 def files(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
+    return sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,28 @@ def test_a_half_done_table_goes_on(done, tmp_path):
     progress = reproduce("table1", **chosen, results=tmp_path, seeds=(0, 1), **QUIET)
     assert (progress.found, progress.made) == (11, 1)
     first, again = (json.loads((where / files(folder)[0]).read_text()) for where in (folder, tmp_path))
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+
+
+def test_an_interrupted_cell_goes_on(done, tmp_path, monkeypatch):
+    """Stopped in the second of two rounds, it goes on from the checkpoint after the first and ends the same."""
+    folder, _, _ = done
+    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
+    trained, one = [], {"columns": ["cifar10/practical1"], "methods": ["feddwa"], "seeds": (0,), "results": tmp_path}
+
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("table1", **one, **QUIET, watch=lambda what, rounds: nullcontext(stop))
+    assert files(tmp_path) == []
+    assert any((tmp_path / ".work").iterdir())
+    progress = reproduce("table1", **one, **QUIET, watch=lambda what, rounds: nullcontext(trained.append))
+    assert progress.made == 1
+    assert not any((tmp_path / ".work").iterdir())
+    (name,) = files(tmp_path)
+    first, again = (json.loads((where / name).read_text()) for where in (folder, tmp_path))
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
 
 

@@ -164,13 +164,23 @@ def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store
 
 
 def _print(console: Console, table: "Table") -> None:
+    """A table, without its last columns where the terminal is too narrow for them."""
+    from rich.measure import Measurement
     from rich.table import Table as RichTable
 
-    drawn = RichTable(title=table.title, caption=table.note or None)
-    for number, name in enumerate(table.header):
-        drawn.add_column(name, justify="right" if number else "left")
-    for row in table.rows:
-        drawn.add_row(*(f"[bold]{cell[:-1]}[/bold]" if cell.endswith("*") else cell for cell in row))
+    for kept in range(len(table.header), 0, -1):
+        dropped = len(table.header) - kept
+        note = table.note + (f" A wider terminal shows {dropped} columns more." if dropped else "")
+        drawn = RichTable(title=table.title, caption=note or None)
+        for number, name in enumerate(table.header[:kept]):
+            drawn.add_column(name, justify="right" if number else "left")
+        for row in table.rows:
+            drawn.add_row(*(f"[bold]{cell[:-1]}[/bold]" if cell.endswith("*") else cell for cell in row[:kept]))
+        if (
+            kept <= 3
+            or Measurement.get(console, console.options.update(max_width=10_000), drawn).maximum <= console.width
+        ):
+            break
     console.print(drawn)
 
 

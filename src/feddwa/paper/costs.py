@@ -22,7 +22,7 @@ from feddwa.ledger import Costs
 from feddwa.mixing import inverse_weights
 
 PAPER_CLIENTS, PAPER_SAMPLES = 20, 2_500  # CIFAR-10 among 20 clients
-SAMPLES = 10  # of a client here: costs are proportional to it
+SAMPLES = 5  # of a client here: costs are proportional to it
 NEIGHBOURS = 6  # as few clients as let FedFomo fetch five models
 
 
@@ -70,8 +70,8 @@ def flops(dataset: str, method: str) -> Work:
     counted, real = (_engine(kind, dataset, method, NEIGHBOURS, SAMPLES) for kind in (ImageEngine, IdleEngine))
     passes = float(_second_round(method, counted).flops.mean()) / SAMPLES
     client = float(_second_round(method, real).flops.mean()) * PAPER_SAMPLES / SAMPLES
-    macs = real.forward_flops(*real.initial()) / 2
-    return Work(passes, passes * macs * PAPER_CLIENTS * PAPER_SAMPLES, client)
+    one_pass = real.forward_flops(*real.initial()) / 2 * PAPER_CLIENTS * PAPER_SAMPLES
+    return Work(passes, passes * one_pass, client)
 
 
 class IdleEngine(Engine):

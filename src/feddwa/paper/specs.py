@@ -198,6 +198,11 @@ def tuned() -> dict[str, dict[str, list[str]]]:
     return dict(_document()["tuned"])
 
 
+def paper_passes() -> dict[str, float]:
+    """Method -> passes over the data that explain the paper's FLOPs."""
+    return dict(_document()["flops"]["passes"])
+
+
 def methods() -> dict[str, str]:
     """The paper's fourteen methods, in its order: name -> title."""
     return {row.method: ALGORITHMS[row.method].title for row in experiment("table1").rows}

@@ -138,7 +138,7 @@ class Gap:
 def gaps(experiment: Experiment, store: Store) -> list[Gap]:
     """Every large difference to the paper, with the sentence that explains it where there is one."""
     found = []
-    for column in experiment.columns:
+    for column in experiment.columns if experiment.trains else ():
         for row in experiment.rows:
             paper, summary = experiment.number(column, row), summarise(experiment, column, row, store)
             if paper is not None and summary is not None and abs(summary.measured.mean - paper) > GAP:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from feddwa.paper import costs
 from feddwa.paper.run import KEPT_ROUNDS
-from feddwa.paper.specs import Column, Experiment, Row, Scale, methods
+from feddwa.paper.specs import Column, Experiment, Row, Scale, methods, paper_passes
 from feddwa.paper.store import Store
 from feddwa.paper.summary import Summary, finding, leaders, rounds_until, summarise
 
@@ -161,9 +161,12 @@ def _flops(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     for column in experiment.columns:
         for method, title in methods().items():
             ours, paper = costs.flops(column.dataset, method), experiment.paper.get((column.name, method))
-            printed = "" if paper is None else f"{paper:.1e}"
-            rows.append((title, f"{ours.passes:.1f}", f"{ours.paper:.2e}", printed, f"{ours.client:.2e}"))
-    header = ("method", "passes", "paper's convention", "paper", "one client, forward and backward")
+            counted = paper_passes().get(method, 0.0)
+            theirs = ("", "", "") if paper is None else (
+                f"{paper:.1e}", f"{counted:.1f}", f"{counted * ours.paper / ours.passes:.2e}"
+            )  # fmt: skip
+            rows.append((title, *theirs, f"{ours.passes:.1f}", f"{ours.paper:.2e}", f"{ours.client:.2e}"))
+    header = ("method", "paper", "its passes", "gives", "our passes", "same convention", "one client, with backward")
     return [Table("CIFAR-10, 20 clients, a round", header, rows)]
 
 
