@@ -13,20 +13,20 @@ test: $(READY)
 	$(BIN)/pytest
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
 
 # A Chromium of this machine, playwright's own, or the distribution's; pictures of the report end up in build/browser.
 browser: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
-	command -v $${FEDDWA_BROWSER:-chromium} google-chrome || $(BIN)/playwright install chromium || apt-get install -y chromium
+	command -v "$${FEDDWA_BROWSER:-chromium}" || command -v google-chrome || $(BIN)/playwright install chromium || apt-get install -y chromium
 	$(BIN)/pytest -rs tests/report/test_browser.py
 
 # The site ends up in site/; a warning is an error.
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py

@@ -1,5 +1,6 @@
 """The documents tell the truth: their examples run, their commands parse, their tables and maps match the code."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -17,16 +18,22 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGE = ROOT / "src" / "feddwa"
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+}
+GUIDES = [name for name in PAGES if name.startswith("docs/guides/") or name in ("docs/start.md", "docs/concepts.md")]
+ELSEWHERE = ("README.md", "docs/data.md", "docs/algorithms/own.md")  # whose examples have tests of their own
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
     """The `feddwa ...` lines of the shell blocks, without comments."""
-    lines = (line.split("  #")[0].strip() for block in blocks(text, "sh") for line in block.splitlines())
-    return [line for line in lines if re.match(r"feddwa (run|compare|partition|list) ", line)]
+    shell = [*blocks(text, "sh"), *blocks(text, "bash"), *blocks(text, "")]
+    lines = (line.split(" #")[0].strip() for block in shell for line in block.replace("\\\n", " ").splitlines())
+    return [line for line in lines if line.startswith("feddwa ")]
 
 
 def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, capsys):
@@ -45,7 +52,7 @@ def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, 
     assert namespace["weights"].sum(1).tolist() == pytest.approx([1] * 5)
 
 
-@pytest.mark.parametrize("command", commands(README) + commands(ARCHITECTURE))
+@pytest.mark.parametrize("command", sorted({command for text in PAGES.values() for command in commands(text)}))
 def test_the_commands_are_understood(command, monkeypatch):
     name, *arguments = shlex.split(command)[1:]
     monkeypatch.setattr(options, "from_toml", lambda _, kind: kind())
@@ -54,6 +61,40 @@ def test_the_commands_are_understood(command, monkeypatch):
         config.resolved()
     if name == "compare":
         assert all(each.resolved() for each in train._split(config, Path("out")).values())
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_guides_commands_and_examples_run(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in commands(PAGES[name]):
+        assert cli.main(shlex.split(command)[1:]) == 0, command
+    _run_examples(name)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in (*GUIDES, *ELSEWHERE)])
+def test_the_other_pages_examples_run(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _run_examples(name)
+
+
+def _run_examples(name):
+    """The Python blocks of a page, one after another; "# needs: flwr" on top names what may be missing."""
+    namespace: dict = {"__name__": "example"}
+    for example in blocks(PAGES[name], "python"):
+        needs = re.match(r"# needs: (\w+)", example)
+        if needs is None or importlib.util.find_spec(needs[1]) is not None:
+            exec(compile(example, name, "exec"), namespace)
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path))
+    code = (ROOT / "examples" / "first_steps.py").read_text()
+    assert code.count("# %%") == 5  # one of them in its first sentence
+    exec(compile(code.replace("ROUNDS = 40", "ROUNDS = 8"), "first_steps.py", "exec"), {"__name__": "notebook"})
+    out = capsys.readouterr().out
+    assert re.search(r"feddwa  \d\d\.\d\d % after 8 rounds", out)
+    assert "100 % of all weight stays inside the true groups" in out
+    assert (tmp_path / "report.html").exists()
 
 
 def test_the_readme_names_every_option_and_every_name():
@@ -69,7 +110,7 @@ def test_the_readme_names_every_option_and_every_name():
     assert list(map(len, counted.values())) == [14, 11, 7, 9]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "docs/data.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text):

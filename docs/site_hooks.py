@@ -1,0 +1,45 @@
+"""What mkdocs does on the way: the help of every command into commands.md, pages that are not there out of the menu."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+OUTSIDE = r"\[([^\]]+)\]\((?:\.\./)+(?:README\.md|LICENSE|(?:src|tests|benchmarks|examples|results|apps)/?[^)]*)\)"
+
+
+def on_config(config: Any) -> Any:
+    """Leave pages out of the menu that are not there."""
+    config.nav = [entry for entry in (_kept(entry, Path(config.docs_dir)) for entry in config.nav) if entry]
+    return config
+
+
+def _kept(entry: Any, docs: Path) -> Any:
+    if isinstance(entry, str):
+        return entry if (docs / entry).exists() else None
+    ((title, target),) = entry.items()
+    if isinstance(target, list):
+        inside = [kept for kept in (_kept(each, docs) for each in target) if kept]
+        return {title: inside} if inside else None
+    return entry if (docs / target).exists() else None
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill in the commands; links to files of the repository, which the site does not have, become their names."""
+    if page.file.src_uri == "commands.md":
+        markdown = markdown.replace("<!-- commands -->", _commands())
+    return re.sub(OUTSIDE, r"\1", markdown)
+
+
+def _commands() -> str:
+    from feddwa import cli
+    from feddwa.cli.help import help_text
+    from feddwa.cli.options import CONFIG_NOTE
+
+    os.environ["COLUMNS"] = "100"
+    pages = []
+    for name, command in cli.COMMANDS.items():
+        note = CONFIG_NOTE if "dataset" in command.options.__dataclass_fields__ else ""
+        text = help_text(name, command.options, (command.example, *command.more), note)
+        pages.append(f"## {name}\n\n```text\n{text}```\n")
+    return "\n".join(pages)
