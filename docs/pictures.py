@@ -90,7 +90,7 @@ def guidance() -> None:
 
     local = np.array([[0.0, 0.0], [1.9, 1.15], [1.75, -0.2], [-1.2, 1.4], [-1.7, 0.6], [0.2, -1.5]])
     ahead = local[0] + [1.0, 0.45]
-    guide = local + [0.3, 0.1]
+    guide = local + np.array([0.3, 0.1])
     guide[0] = ahead
     weights = dwa_weights(torch.tensor(guide), torch.tensor(local), 3)[0].numpy()
     figure = Figure(figsize=(6.2, 4.0), layout="constrained")
