@@ -19,7 +19,7 @@ FOURTEEN = [
 def test_every_table_and_figure_is_there():
     assert set(EXPERIMENTS) == {
         "table1", "table2", "communication", "flops", "guidance-choice", "guidance-vs-personal", "figure-similarity",
-        "figure-k", "figure-guidance-epochs", "heatmaps", "curves", "toy",
+        "figure-k", "figure-guidance-epochs", "heatmaps", "curves", "toy", "seed-spread",
     }  # fmt: skip
     assert list(specs.methods()) == FOURTEEN
 

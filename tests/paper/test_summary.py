@@ -71,6 +71,19 @@ def test_who_is_first_is_said_whoever_it_is(tmp_path):
     assert text in page.section(TABLE1, store, [])
 
 
+def test_further_seeds_change_no_table(tmp_path):
+    """They would be of other data: which seeds count is the experiment's matter."""
+    store, spread = Store(tmp_path), specs.experiment("seed-spread")
+    for seed in range(5):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0 + seed])
+        put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [90.0])
+    assert summarise(TABLE1, PATHOLOGICAL, ROWS["feddwa"], store).measured.mean == 91
+    (table,) = tables_of(spread, store)
+    assert ("FedDWA", "92.00 ± 1.58", "90.00", "94.00", "5", "92.97") in table.rows
+    assert ("FedDWA less Local", "2.00 ± 1.58", "0.00", "4.00", "5", "") in table.rows
+    assert ("FedAvg", MISSING, "", "", "", "59.97") in table.rows
+
+
 def test_guidance_models_are_read_after_training(tmp_path):
     each = specs.experiment("guidance-vs-personal")
     store, (guidance, personal), column = Store(tmp_path), each.rows, each.columns[0]
@@ -107,7 +120,9 @@ def test_missing_cells_say_so(tmp_path):
     put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], 0, [92.0])
     text = page.section(TABLE1, store, [])
     assert "**92.00 / 92.97**" in text
-    assert f"| {MISSING} / 97.37 |" in text
+    assert f"| {MISSING} / 59.97 |" in text  # FedAvg in the same column
+    assert f"| emnist/pathological, {MISSING} |" in text
+    assert "| FedDWA | / 97.37 |" in text
     for name in ("figure-similarity", "heatmaps"):
         assert MISSING in page.section(specs.experiment(name), store, [])
 

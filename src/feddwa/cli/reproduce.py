@@ -70,6 +70,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
     if config.what == "clusterfl-norms":
         return _norms(console, config)
     chosen = specs.experiment(config.what).select(config.columns, config.methods)
+    chosen = dataclasses.replace(chosen, seeds=config.seeds or chosen.seeds)
     if config.dry_run:
         _dry_run(console, config, chosen, store)
         return 0

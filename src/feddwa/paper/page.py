@@ -31,7 +31,8 @@ def write_page(store: Store, folder: Path) -> list[Path]:
 def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:
     """One table or figure of the paper."""
     lines = [f"## {experiment.title}", "", "```sh", f"feddwa reproduce {experiment.name}", "```", ""]
-    lines += ["The paper says:", "", *(f"- {claim}" for claim in experiment.claims)]
+    if experiment.claims:
+        lines += ["The paper says:", "", *(f"- {claim}" for claim in experiment.claims)]
     if told := findings(experiment, store):
         lines += ["", "We find:", "", *(f"- {text}" for text in told)]
     for table in tables_of(experiment, store):

@@ -24,7 +24,9 @@ from feddwa.params import fields_of
 Record = dict[str, Any]  # a result file
 
 # What says where and how a run is made, but not what it gives.
-ELSEWHERE = frozenset({"seed", "device", "dtype", "data_dir", "out", "backend", "chunk", "checkpoint_every"})
+ELSEWHERE = frozenset(
+    {"seed", "device", "dtype", "data_dir", "out", "backend", "chunk", "checkpoint_every", "tensorboard"}
+)
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
@@ -102,7 +104,7 @@ class Store:
 
 def _agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
     """Whether every setting of a result is still the same; options and hyper-parameters added since do not matter."""
-    same = all(present.get(key) == value for key, value in stored.items() if key != "param")
+    same = all(present.get(key) == value for key, value in stored.items() if key not in ELSEWHERE | {"param"})
     return same and set(stored["param"]) <= set(present["param"])
 
 

@@ -70,11 +70,11 @@ class Summary:
 
 
 def summarise(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper") -> Summary | None:
-    """What a cell came to; None where it was not run."""
-    records = store.all(experiment.config(column, row, scale))
+    """What a cell came to with the seeds of the experiment; None where it was not run."""
+    records = _records(experiment, column, row, store, scale)
     if not records:
         return None
-    alone = store.all(experiment.config(column, Row("local", ""), scale)) if row.method != "local" else {}
+    alone = _records(experiment, column, Row("local", ""), store, scale) if row.method != "local" else {}
     last = {seed: record["series"]["all"][-1] for seed, record in records.items()}
     return Summary(
         measured=Spread({seed: max(_known(record["series"][row.series])) for seed, record in records.items()}),
@@ -87,6 +87,12 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         machines=tuple(sorted({f"{record['hardware']}, {record['dtype']}" for record in records.values()})),
         records=records,
     )
+
+
+def _records(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale) -> dict[int, Record]:
+    """By seed. Seeds that another experiment has run besides would make means incomparable."""
+    found = store.all(experiment.config(column, row, scale))
+    return {seed: record for seed, record in found.items() if seed < experiment.seeds}
 
 
 def gain_over(records: Mapping[int, Record], alone: Mapping[int, Record]) -> Gain | None:

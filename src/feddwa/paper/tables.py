@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from feddwa.paper import costs
 from feddwa.paper.run import KEPT_ROUNDS
-from feddwa.paper.specs import Column, Experiment, Row, Scale, methods, paper_passes
+from feddwa.paper.specs import Column, Experiment, Row, Scale, experiments, methods, paper_passes
 from feddwa.paper.store import Store
-from feddwa.paper.summary import Summary, finding, leaders, rounds_until, summarise
+from feddwa.paper.summary import Spread, Summary, finding, leaders, rounds_until, summarise
 
 MISSING = "not run here"
 FOUND = 0.95  # share of partners inside the own group from which on the groups count as found
@@ -44,13 +44,14 @@ def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
 def _overview(experiment: Experiment, name: str, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
     cells = {column: _cells(experiment, column, store, scale) for column in columns}
     first = {column: leaders(own) for column, own in cells.items()}
+    header = ("method", *(column.name if own else f"{column.name}, {MISSING}" for column, own in cells.items()))
     rows = [
         (row.label, *(_glance(experiment, column, row, own, first[column]) for column, own in cells.items()))
         for row in experiment.rows
     ]
     note = "Best round of the paper's metric, mean ± standard deviation over seeds"
     note += ", / the paper's number." if experiment.paper else "."
-    return Table(f"{experiment.name} at a glance, {name}", ("method", *(column.name for column in columns)), rows, note)
+    return Table(f"{experiment.name} at a glance, {name}", header, rows, note)
 
 
 def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[str]:
@@ -65,7 +66,7 @@ def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, S
     paper = experiment.number(column, row)
     printed = "" if paper is None else f" / {paper:.2f}"
     if row not in cells:
-        return f"{MISSING}{printed}"
+        return f"{MISSING if cells else ''}{printed}".strip()
     return f"{cells[row].measured:.2f}{printed}" + "*" * (row.name in first)
 
 
@@ -142,6 +143,39 @@ def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     return [Table("Weight and partners inside the own group", header, rows)]
 
 
+def _spread(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """Mean and extremes over many seeds, and of the difference to Local."""
+    return [_spread_of(experiment, column, store, scale) for column in experiment.columns]
+
+
+def _spread_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
+    cells, rows = _cells(experiment, column, store, scale), []
+    measured = {row.label: summary.measured for row, summary in cells.items()}
+    if "Local" in measured:
+        alone = measured["Local"].values
+        for label, spread in list(measured.items()):
+            both = {seed: value - alone[seed] for seed, value in spread.values.items() if seed in alone}
+            if label != "Local" and both:
+                measured[f"{label} less Local"] = Spread(both)
+    printed = {row.label: _paper_number("table1", column, row) for row in experiment.rows}
+    for label, spread in measured.items():
+        values = spread.values.values()
+        paper = printed.get(label, "")
+        rows.append((label, f"{spread:.2f}", f"{min(values):.2f}", f"{max(values):.2f}", str(len(values)), paper))
+    rows += [(label, MISSING, "", "", "", paper) for label, paper in printed.items() if label not in measured]
+    return Table(
+        column.name,
+        ("method", "mean", "lowest", "highest", "seeds", "paper"),
+        rows,
+        "Best round of the paper's metric.",
+    )
+
+
+def _paper_number(name: str, column: Column, row: Row) -> str:
+    number = experiments()[name].number(column, row)
+    return "" if number is None else f"{number:.2f}"
+
+
 def _communication(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     rows = []
     for method, title in methods().items():
@@ -187,6 +221,7 @@ _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "sweep": overviews,
     "curves": overviews,
     "similarity": _similarity,
+    "spread": _spread,
     "heatmaps": _maps,
     "communication": _communication,
     "flops": _flops,
