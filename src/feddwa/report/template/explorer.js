@@ -1,15 +1,17 @@
 // Who helps whom: the weights of a run as a map and as a graph, round by round, and one client looked at closely.
 
 function explorer() {
+  const FAINT = 0.005; // links weaker than this are not drawn
   const withWeights = data.runs.filter((run) => run.frames.length);
   if (!withWeights.length) {
     $("explorer").hidden = true;
     return;
   }
   const main = withWeights.find((run) => data.methods[run.method].name === "FedDWA") || withWeights[0];
-  let run = main, frame = main.frames.length - 1, client = 0, timer = null, order = [], weights = new Map();
+  const present = main.frames.at(-1).cohort;
+  let run = main, frame = main.frames.length - 1, client = present ? present[0] : 0, timer = null, order = [], weights = new Map();
   fill($("run"), withWeights.map((each) => [data.runs.indexOf(each), nameOf(each)]), data.runs.indexOf(main));
-  fill($("client"), [...Array(data.clients).keys()].map((each) => [each, `${each}`]), 0);
+  fill($("client"), [...Array(data.clients).keys()].map((each) => [each, `${each}`]), client);
 
   choose();
   const views = [draw("map-chart", map), draw("graph-chart", graph), draw("flow-chart", flow)];
@@ -61,8 +63,9 @@ function explorer() {
     const rounds = data.step > 1 ? `To keep this file small it has every ${data.step}. round. ` : "";
     const few = data.partners ? `Only each client's ${data.partners} strongest partners are shown. ` : "";
     const odd = [...weights.values()].some((row) => [...row.values()].some((w) => w < 0)) ? "Orange squares are negative weights. " : "";
+    const lines = crowded() ? "There are too many links to draw: the circle shows those of the chosen client. " : "";
     const colours = `Colours on the circle are the ${groups() ? "true groups" : "discovered clusters"}. `;
-    $("explorer-note").textContent = colours + away + rounds + few + odd;
+    $("explorer-note").textContent = colours + lines + away + rounds + few + odd;
     show();
   }
 
@@ -92,6 +95,13 @@ function explorer() {
     ]));
   }
 
+  // More lines than anybody can tell apart, as where everybody listens to everybody.
+  function crowded() {
+    let links = 0;
+    weights.forEach((row, i) => row.forEach((weight, j) => (links += i !== j && weight >= FAINT)));
+    return links > 1500;
+  }
+
   function borders() {
     const label = labels();
     return (i) => Boolean(label) && i > 0 && i < order.length && label[order[i]] !== label[order[i - 1]];
@@ -111,7 +121,7 @@ function explorer() {
     });
     const side = {
       type: "category", axisLine: { show: false }, splitLine: { show: false },
-      axisLabel: { fontSize: 11, color: (value) => (Number(value) === client ? style("--bad") : style("--soft")) },
+      axisLabel: { fontSize: 11, interval: order.length > 24 ? Math.ceil(order.length / 12) - 1 : "auto", color: (value) => (Number(value) === client ? style("--bad") : style("--soft")) },
     };
     const gap = borders(), cuts = order.map((_, i) => i).filter(gap);
     return {
@@ -150,8 +160,9 @@ function explorer() {
       };
     });
     const links = [];
+    const many = crowded();
     weights.forEach((row, i) => row.forEach((weight, j) => {
-      if (i === j || weight < 0.01) return;
+      if (i === j || weight < FAINT || (many && i !== client)) return;
       const mine = i === client;
       links.push({
         source: String(j), target: String(i), value: weight,
