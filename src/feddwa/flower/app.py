@@ -1,6 +1,7 @@
 """The Flower app, written out as files: two modules that import this package, and a run config with every option."""
 
 import json
+import sys
 from pathlib import Path
 
 from feddwa import __version__
@@ -39,8 +40,8 @@ def files() -> dict[str, str]:
     config = "".join(f"{name} = {json.dumps(value)}\n" for name, value in to_run_config(FlowerConfig()).items())
     modules = {
         f"{MODULE}/__init__.py": '"""The app: all of it is in the installed package feddwa."""\n',
-        f"{MODULE}/server.py": '"""The ServerApp."""\n\nfrom feddwa.flower.server import app as app\n',
-        f"{MODULE}/client.py": '"""The ClientApp."""\n\nfrom feddwa.flower.client import app as app\n',
+        f"{MODULE}/server.py": '"""The ServerApp."""\n\nfrom feddwa.flower import server\n\napp = server.app\n',
+        f"{MODULE}/client.py": '"""The ClientApp."""\n\nfrom feddwa.flower import client\n\napp = client.app\n',
     }
     return {"pyproject.toml": PROJECT.format(version=__version__, module=MODULE, config=config), **modules}
 
@@ -51,3 +52,7 @@ def write(folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":  # python -m feddwa.flower.app apps/feddwa
+    write(Path(sys.argv[1]))

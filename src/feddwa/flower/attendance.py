@@ -27,7 +27,7 @@ class Attendance:
     here: dict[int, str] = field(default_factory=dict)  # nodes online -> members
     strangers: list[int] = field(default_factory=list)  # nodes online that have to be asked
     known: dict[int, str] = field(default_factory=dict)  # nodes -> members, whether they are online or not
-    refused: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)  # nodes that cannot be members -> why
 
     def gather(self, least: int, wait: float, deadline: float) -> None:
         """Wait until enough members are there; those who are new are asked only as long as there are too few."""
@@ -41,7 +41,8 @@ class Attendance:
             if len(self.here) >= least:
                 return
             if time.monotonic() > ends:
-                raise RuntimeError(f"{len(self.here)} of {least} nodes are online after {wait:g} s")
+                why = "".join(f"; refused: {reason}" for reason in sorted(set(self.refused.values())))
+                raise RuntimeError(f"{len(self.here)} of {least} nodes are there after {wait:g} s{why}")
             time.sleep(LOOK)
 
     def admit(self, answers: Mapping[int, RecordDict | str]) -> None:
@@ -71,8 +72,8 @@ class Attendance:
             self.known |= {info.node_id: info.public_key.hex() for info in online}
         nodes = [info.node_id for info in online]
         self.here = {node: self.known[node] for node in sorted(nodes) if self.known.get(node) in self.members.rows}
-        self.strangers = sorted(set(nodes) - self.here.keys() - self.refused)
+        self.strangers = sorted(set(nodes) - self.here.keys() - self.refused.keys())
 
     def _refuse(self, node: int, error: Malformed) -> None:
         log(WARNING, "feddwa: node %d cannot take part: %s", node, error)
-        self.refused.add(node)
+        self.refused[node] = str(error)

@@ -123,7 +123,7 @@ def to_tensor(array: Array) -> Tensor:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file)
-    except (ValueError, KeyError, EOFError, SyntaxError, TypeError) as error:
+    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
         raise Malformed("an array without a readable header") from error
     if dtype.name not in DTYPES or fortran or not dtype.isnative:
         raise Malformed(f"an array of type {dtype}, must be one of {', '.join(DTYPES)}")

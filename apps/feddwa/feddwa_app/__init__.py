@@ -1,0 +1,1 @@
+"""The app: all of it is in the installed package feddwa."""

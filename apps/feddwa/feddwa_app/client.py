@@ -1,0 +1,5 @@
+"""The ClientApp."""
+
+from feddwa.flower import client
+
+app = client.app

@@ -1,0 +1,5 @@
+"""The ServerApp."""
+
+from feddwa.flower import server
+
+app = server.app
