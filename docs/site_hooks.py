@@ -1,4 +1,4 @@
-"""What mkdocs does on the way: the help of every command into commands.md, pages that are not there out of the menu."""
+"""What mkdocs does on the way: the help of every command into commands.md, a menu of the pages that are there."""
 
 import os
 import re
@@ -9,9 +9,25 @@ OUTSIDE = r"\[([^\]]+)\]\((?:\.\./)+(?:README\.md|LICENSE|(?:src|tests|benchmark
 
 
 def on_config(config: Any) -> Any:
-    """Leave pages out of the menu that are not there."""
-    config.nav = [entry for entry in (_kept(entry, Path(config.docs_dir)) for entry in config.nav) if entry]
+    """Leave pages out of the menu that are not there, and put those into it that it does not name."""
+    docs = Path(config.docs_dir)
+    config.nav = [entry for entry in (_kept(entry, docs) for entry in config.nav) if entry]
+    named = set(_targets(config.nav))
+    others = [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
+    more = [{_title(docs / page): page} for page in others if page not in named]
+    config.nav += [{"More": more}] if more else []
     return config
+
+
+def _targets(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    inside = nav.values() if isinstance(nav, dict) else nav
+    return [target for each in inside for target in _targets(each)]
+
+
+def _title(page: Path) -> str:
+    return page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
 
 
 def _kept(entry: Any, docs: Path) -> Any:
