@@ -45,6 +45,8 @@ class ReproduceConfig:
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    dtype: Literal["float32", "tf32", "float64"] = "float32"
+    """As in `feddwa run`; the published results say in their file which."""
     time_limit: float | None = None
     """Begin no further run after so many seconds."""
     dry_run: bool = False
@@ -56,7 +58,7 @@ class ReproduceConfig:
 def reproduce_command(config: ReproduceConfig) -> int:
     """`feddwa reproduce`."""
     from feddwa.paper import reproduce, specs
-    from feddwa.paper.reproduce import default_results
+    from feddwa.paper.reproduce import default_results, default_seeds, plan
     from feddwa.paper.store import Store
 
     console = _console()
@@ -69,6 +71,8 @@ def reproduce_command(config: ReproduceConfig) -> int:
         return _docs(console, config, store)
     if config.what == "clusterfl-norms":
         return _norms(console, config)
+    if config.what not in specs.experiments():
+        raise unknown("reproduce", config.what, [*specs.experiments(), *EXTRAS])
     chosen = specs.experiment(config.what).select(config.columns, config.methods)
     chosen = dataclasses.replace(chosen, seeds=config.seeds or chosen.seeds)
     if config.dry_run:
@@ -76,14 +80,16 @@ def reproduce_command(config: ReproduceConfig) -> int:
         return 0
     failed: list[str] = []
     if chosen.trains:
-        from feddwa.report.progress import progress as progress_bar
+        from feddwa.report.progress import jobs
 
-        progress = reproduce(
-            config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
-            results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
-            time_limit=config.time_limit, tell=lambda text: console.print(text, highlight=False, soft_wrap=True),
-            watch=lambda what, rounds: progress_bar(console, what, rounds),
-        )  # fmt: skip
+        cells = plan(chosen, _seeds(config) or default_seeds(chosen, config.scale), store, config.scale)
+        with jobs(console, sum(bool(cell.missing) for cell in cells), "cells") as job:
+            progress = reproduce(
+                config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
+                results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
+                time_limit=config.time_limit, watch=job,
+                tell=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
+            )  # fmt: skip
         failed = progress.failed
         if progress.without_data and not progress.found and not progress.made:
             raise InputError(f"reproduce {config.what}: none of its data are at hand: {progress.without_data[0]}")
