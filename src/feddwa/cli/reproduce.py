@@ -87,7 +87,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
             progress = reproduce(
                 config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
                 results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
-                time_limit=config.time_limit, watch=job,
+                dtype=config.dtype, time_limit=config.time_limit, watch=job,
                 tell=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
             )  # fmt: skip
         failed = progress.failed
