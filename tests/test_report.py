@@ -1,5 +1,6 @@
 """What people see: the table, the progress, the pictures of the weights."""
 
+import contextlib
 import io
 import re
 import time
@@ -209,3 +210,17 @@ def test_seconds_for_people(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(0, "0.0 FLOP"), (2.34e9, "2.3 GFLOP"), (1e21, "1000.0 EFLOP")])
 def test_flops_for_people(count, text):
     assert human_flops(count) == text
+
+
+def test_of_many_jobs_the_last_stay_on_the_screen_and_a_failure_does_not_stop_the_count():
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, height=40, color_system=None)
+    with jobs(console, 12, "cells") as job:
+        for number in range(12):
+            with contextlib.suppress(ValueError), job(f"cell {number:02d}", 1) as observe:
+                observe(a_line(1, 50.0))
+                if number == 5:
+                    raise ValueError
+    last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).split("all ")[-1]
+    assert "12/12" in last
+    assert re.findall(r"cell \d\d", last) == [f"cell {number:02d}" for number in range(4, 12)]

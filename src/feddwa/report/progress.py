@@ -8,7 +8,15 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from feddwa.report.units import human_bytes, human_seconds
@@ -17,6 +25,7 @@ Line = dict[str, Any]  # of metrics.jsonl
 Observer = Callable[[Line], None]
 
 PLAIN_EVERY = 10.0  # seconds between two plain lines
+SHOWN = 8  # finished runs that stay on the screen
 
 
 @contextmanager
@@ -104,6 +113,7 @@ class _Board:
         )
         self._details = Text(style="dim", no_wrap=True, overflow="ellipsis")
         self._live = Live(Group(self._bars, self._details), console=console, refresh_per_second=8)
+        self._finished: list[TaskID] = []
         self._all = self._bars.add_task("all", total=count, unit=what, note="") if count > 1 else None
 
     def __enter__(self) -> "_Board":
@@ -128,9 +138,14 @@ class _Board:
                 self._bars.update(self._all, completed=before + tally.round / rounds)
             self._details.plain = f"  {tally.details()}"
 
-        yield observe
-        if self._all is not None:
-            self._bars.update(self._all, completed=round(before) + 1)
+        try:
+            yield observe
+        finally:  # one that fails is over, too
+            self._finished.append(task)
+            if self._all is not None:
+                self._bars.update(self._all, completed=round(before) + 1)
+            for old in self._finished[:-SHOWN]:  # a screen has no room for all that is over
+                self._bars.update(old, visible=False)
 
 
 class _PlainJobs:
@@ -156,8 +171,10 @@ class _PlainJobs:
                 where = f"{name}{place}: round {tally.round}/{rounds}"
                 self._print(f"{where}, {tally.score}, {tally.details()}, {human_seconds(tally.left())} left")
 
-        yield observe
-        self._done += 1
+        try:
+            yield observe
+        finally:
+            self._done += 1
 
     def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
