@@ -4,7 +4,8 @@ Models come as rows, a mapping name -> (m, *shape), or as one matrix (m, d). All
 of parameters, so that nothing of the size of a stack is ever allocated besides the result.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +22,21 @@ LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied i
 CLOSE, CLOSE_LARGE = 1e-8, 0.02  # below this share of the scale, cancellation would show in the sixth digit
 
 Models = Mapping[str, Tensor] | Tensor
+Granularity = Literal["model", "layer", "tensor"]
+
+
+def parameter_groups(names: Iterable[str], granularity: Granularity) -> dict[str, list[str]]:
+    """Parameters that get their weights together, by group: all of them, those of a layer, or each by itself."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        layer = name.rpartition(".")[0] or "model"  # a network that is one layer has bare names
+        groups.setdefault({"model": "model", "layer": layer, "tensor": name}[granularity], []).append(name)
+    return groups
+
+
+def part_of(rows: Rows, names: Iterable[str]) -> Rows:
+    """Only these parameters."""
+    return {name: rows[name] for name in names}
 
 
 def squared_distances(a: Models, b: Models) -> Tensor:
@@ -100,6 +116,19 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
         _name_culprit(guidance, "guidance")
         _name_culprit(local, "local")
     return inverse_weights(distances, top_k)
+
+
+def agreement_weights(agreement: Tensor, power: float) -> Tensor:
+    """P from how far clients agree (m, m), the diagonal being a client with itself: p_ij ~ max(a_ij, 0)^power.
+
+    Nobody counts less for itself than the other that it agrees with most; who agrees with nobody is alone.
+    """
+    itself = torch.eye(len(agreement), dtype=torch.bool, device=agreement.device)
+    nearest = agreement.masked_fill(itself, 0.0).amax(1)
+    positive = torch.where(itself, agreement.maximum(nearest.unsqueeze(1)), agreement).clamp(min=0)
+    strongest = positive.amax(1, keepdim=True)
+    shares = torch.where(strongest > 0, (positive / strongest) ** power, itself.double())  # 0 / 0 is not taken
+    return shares / shares.sum(1, keepdim=True)
 
 
 def mix(weights: Tensor, rows: Rows) -> Rows:

@@ -32,6 +32,7 @@ SCALARS = {  # (down, up) bytes besides: FedFomo's scores of five and the own mo
     **dict.fromkeys(ALGORITHMS, (0, 0)),
     "fedfomo": (0, 6 * 8),
     "l2c": (CLIENTS * 8, CLIENTS * 8),
+    "feddwa_plus": (0, 8),  # one layer: how far its two halves agree
 }
 
 
@@ -66,7 +67,7 @@ def test_flops_in_epochs_of_fedavg():
     one = second_round(ALGORITHMS["fedavg"]()).costs.flops
     for name, epochs in {
         "local": 1, "fedprox": 1, "fedavgm": 1, "fedavg_ft": 1, "sfl": 1, "clusterfl": 1, "fedamp": 1,
-        "perfedavg": 2, "pfedme": 5, "feddwa": 2,
+        "perfedavg": 2, "pfedme": 5, "feddwa": 2, "feddwa_plus": 1,
     }.items():  # fmt: skip
         assert torch.equal(second_round(ALGORITHMS[name]()).costs.flops, epochs * one), name
     forward = 2 * 640 * 20.0  # of all samples
@@ -132,6 +133,7 @@ BAD = [
     ("clusterfl", "eps2", -1), ("clusterfl", "warmup", -1), ("fedamp", "alpha", 0), ("fedamp", "sigma", 0),
     ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
     ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
+    ("feddwa_plus", "power", 0), ("feddwa_plus", "memory", 1), ("feddwa_plus", "granularity", "x"),
 ]  # fmt: skip
 
 

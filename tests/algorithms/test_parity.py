@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from feddwa.algorithms import ALGORITHMS, SFL, ClusterFL, FedAvgM, FedDWA, FedFomo, PerFedAvg
+from feddwa.algorithms import ALGORITHMS, SFL, ClusterFL, FedAvgM, FedDWA, FedDWAPlus, FedFomo, PerFedAvg
 from feddwa.engine.rows import map_state, tensors
 from tests.algorithms.conftest import after, equal, federation
 from tests.conftest import NETWORKS, plain_net, small_data
@@ -19,6 +19,8 @@ VARIANTS = {
     "feddwa-current": FedDWA(3, "current"),
     "feddwa-extrapolate": FedDWA(3, "extrapolate"),
     "feddwa-far": FedDWA(3, guidance_epochs=2),
+    "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor"),
+    "feddwa_plus-model": FedDWAPlus(granularity="model"),
 }
 
 

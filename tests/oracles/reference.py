@@ -1,4 +1,4 @@
-"""The fourteen algorithms once more, in NumPy and float64, client by client, straight from the papers' formulas.
+"""All algorithms once more, in NumPy and float64, client by client, straight from the papers' formulas.
 
 Nothing here knows torch or the library. A model is one flat vector; the network is x -> W2 tanh(W1 x + b1) + b2 under
 softmax cross-entropy, with gradients written by hand. Everything random (batch orders, cohorts, FedFomo's draws) comes
@@ -404,3 +404,48 @@ def feddwa(task, top_k, guidance, guidance_epochs):
         for i in cohort:
             last[i] = trained[i]
         yield Round(list(w), list(trained.values()), weights)
+
+
+def feddwa_plus(task, power, memory, granularity):
+    h, d, c = task.hidden, task.x.shape[1], task.classes
+    tensors = np.split(np.arange(len(task.initial)), np.cumsum([h * d, h, c * h]))
+    groups = {
+        "tensor": tensors,
+        "layer": [np.concatenate(tensors[:2]), np.concatenate(tensors[2:])],
+        "model": [np.concatenate(tensors)],
+    }[granularity]
+    w = [task.initial] * task.n
+    total, seen = ([np.zeros((task.n, task.n)) for _ in groups] for _ in range(2))
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        half, trained = {}, {}
+        for i in cohort:
+            half[i] = sgd(task, w[i], i, rnd)
+            v = half[i]
+            for rows in batches(task, i, rnd, split="validation"):
+                v = v - task.lr * grad(task, v, rows)
+            trained[i] = v
+        new = {i: np.zeros_like(task.initial) for i in cohort}
+        overall = np.zeros((len(cohort), len(cohort)))
+        for g, own in enumerate(groups):
+            for i in cohort:
+                for j in cohort:
+                    di, dj = (trained[i] - w[i])[own], (trained[j] - w[j])[own]
+                    if i == j:
+                        a, b = (half[i] - w[i])[own], (trained[i] - half[i])[own]
+                        agree = 4 * (a @ b) / (di @ di)
+                    else:
+                        agree = (di @ dj) / np.sqrt((di @ di) * (dj @ dj))
+                    total[g][i, j] = memory * total[g][i, j] + (1 - memory) * agree
+                    seen[g][i, j] = memory * seen[g][i, j] + (1 - memory)
+            for row, i in enumerate(cohort):
+                known = {j: total[g][i, j] / seen[g][i, j] for j in cohort}
+                known[i] = max(known.values())
+                raised = {j: max(value, 0.0) ** power for j, value in known.items()}
+                if sum(raised.values()) == 0:
+                    raised[i] = 1.0
+                shares = np.array([raised[j] for j in cohort]) / sum(raised.values())
+                new[i][own] = sum(share * trained[j][own] for share, j in zip(shares, cohort, strict=True))
+                overall[row] += shares * len(own) / len(task.initial)
+        for i in cohort:
+            w[i] = new[i]
+        yield Round(list(w), list(trained.values()), overall)

@@ -18,6 +18,7 @@ from feddwa.algorithms import (
     FedAvgFT,
     FedAvgM,
     FedDWA,
+    FedDWAPlus,
     FedFomo,
     FedProx,
     FedRoD,
@@ -87,6 +88,13 @@ CASES = {
         )
         for guidance, epochs in [("ahead", 1), ("ahead", 3), ("last", 1), ("current", 1), ("extrapolate", 1)]
     },
+    **{
+        f"feddwa_plus-{granularity}": (
+            FedDWAPlus(power, memory, granularity), reference.feddwa_plus,
+            {"power": power, "memory": memory, "granularity": granularity},
+        )
+        for granularity, power, memory in [("model", 3.0, 0.0), ("layer", 3.0, 0.9), ("tensor", 1.5, 0.5)]
+    },
 }  # fmt: skip
 
 
@@ -124,7 +132,13 @@ def record(federation):
     engine, clients = federation.engine, range(len(SIZES))
     data, rounds = engine.data, range(1, ROUNDS + 2)
     orders, draws = {}, {}
-    for purpose, split in [("train", "train"), ("guidance", "train"), ("adapt", "train"), ("mixing", "validation")]:
+    for purpose, split in [
+        ("train", "train"),
+        ("guidance", "train"),
+        ("adapt", "train"),
+        ("mixing", "validation"),
+        ("train", "validation"),
+    ]:
         for rnd in rounds:
             for epoch in range(3 * EPOCHS if split in data.splits else 0):
                 index, _ = engine.trainer(torch.arange(len(SIZES)), rnd)._order(split, f"{purpose}/{split}", epoch)

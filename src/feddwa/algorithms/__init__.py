@@ -7,6 +7,7 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.fedavg_ft import FedAvgFT
 from feddwa.algorithms.fedavgm import FedAvgM
 from feddwa.algorithms.feddwa import FedDWA
+from feddwa.algorithms.feddwa_plus import FedDWAPlus
 from feddwa.algorithms.fedfomo import FedFomo
 from feddwa.algorithms.fedprox import FedProx
 from feddwa.algorithms.fedrod import FedRoD
@@ -16,7 +17,7 @@ from feddwa.algorithms.perfedavg import PerFedAvg
 from feddwa.algorithms.pfedme import PFedMe
 from feddwa.algorithms.sfl import SFL
 
-ALGORITHMS: dict[str, type[Algorithm]] = {  # in the order of the paper's tables
+ALGORITHMS: dict[str, type[Algorithm]] = {  # in the order of the paper's tables, then our own
     "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
@@ -31,6 +32,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # in the order of the paper's tables
     "fedfomo": FedFomo,
     "l2c": L2C,
     "feddwa": FedDWA,
+    "feddwa_plus": FedDWAPlus,
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "FedAvgFT",
     "FedAvgM",
     "FedDWA",
+    "FedDWAPlus",
     "FedFomo",
     "FedProx",
     "FedRoD",
