@@ -30,8 +30,7 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
     """
     ids, costs = result.cohort.ids, result.costs
     after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
-    reasons = sorted(set(result.missing.values()))
-    missing = {why: [client for client, own in result.missing.items() if own == why] for why in reasons}
+    missing = by_reason(result.missing)
     return {
         "round": result.cohort.round,
         "before": _series(result.before.accuracy, test_sizes, ids, honest),
@@ -44,6 +43,11 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
     } | ({"missing": missing} if missing else {})
+
+
+def by_reason(missing: Mapping[int, str]) -> dict[str, list[int]]:
+    """Why updates do not count, and whose."""
+    return {why: [client for client, own in missing.items() if own == why] for why in sorted(set(missing.values()))}
 
 
 def final_line(scores: Scores, test_sizes: Tensor, rounds: int, honest: Tensor | None = None) -> dict[str, Any]:

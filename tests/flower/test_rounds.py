@@ -43,7 +43,7 @@ def test_a_round_goes_on_without_a_node_and_the_node_comes_back(tmp_path, reason
     grid.faults[BAD] = in_training(FAULTS[reason])
     kept = {name: value[2:4].clone() for name, value in run_.state["model"].items()}
     outcome = run_.step()
-    assert outcome.missing == {2: reason, 3: reason}
+    assert outcome.round.missing == {2: reason, 3: reason}
     assert outcome.round.cohort.ids.tolist() == outcome.answered == [0, 1, 4, 5]
     assert all(torch.equal(value[2:4], kept[name]) for name, value in run_.state["model"].items())
     del grid.faults[BAD]
@@ -61,7 +61,7 @@ def test_an_error_reply_may_bear_another_sender(tmp_path):
         return reply
 
     grid.faults[BAD] = in_training(gone)
-    assert set(run_.step().missing) == {2, 3}
+    assert set(run_.step().round.missing) == {2, 3}
 
 
 def test_who_is_offline_is_missing_and_keeps_its_row(tmp_path):
@@ -71,7 +71,7 @@ def test_who_is_offline_is_missing_and_keeps_its_row(tmp_path):
     grid.offline.add(BAD)
     kept = {name: value[2:4].clone() for name, value in run_.state["model"].items()}
     outcome = run_.step()
-    assert outcome.missing == {2: "offline", 3: "offline"}
+    assert outcome.round.missing == {2: "offline", 3: "offline"}
     assert all(torch.equal(value[2:4], kept[name]) for name, value in run_.state["model"].items())
     line, each = server.describe(outcome, run_.members.test)
     assert line["missing"] == {"offline": [2, 3]}
@@ -125,7 +125,7 @@ def test_new_sites_join_from_the_initial_model(tmp_path, algorithm):
             assert torch.equal(run_.state["model"][name][2], value)
     outcome = run_.step()
     assert outcome.round.cohort.ids.tolist() == [0, 1, 2]
-    assert not outcome.missing
+    assert not outcome.round.missing
     assert all(value.isfinite().all() for rows in run_.state.values() for value in rows.values())
 
 
@@ -136,7 +136,7 @@ def test_another_key_cannot_take_over_rows(tmp_path):
     grid.nodes[5] = grid.nodes[BAD]  # another node, another key, the same claim
     outcome = run_.step()
     assert "rows that another key holds" in run_.attendance.refused[5]
-    assert not outcome.missing
+    assert not outcome.round.missing
     assert 5 not in run_.attendance.here
 
 
@@ -210,7 +210,7 @@ def test_node_errors_tell_neither_paths_nor_values(tmp_path, monkeypatch):
 
     monkeypatch.setattr(client, "take_part", broken)
     outcome = run_.step()
-    assert set(outcome.missing.values()) == {"error 2: FileNotFoundError, see the node's log"}
+    assert set(outcome.round.missing.values()) == {"error 2: FileNotFoundError, see the node's log"}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_sites_with_other_classes_are_refused_unless_the_run_names_them(tmp_path
     config = FlowerConfig(dataset="own", min_nodes=2, classes="cat, dog, horse", batch_size=5).resolved()
     run_ = Coordinator(LocalGrid(config, nodes), config)
     run_.start()
-    assert not run_.step().missing
+    assert not run_.step().round.missing
     assert not run_.members.labels.any()  # label counts are not told
     config = FlowerConfig(dataset="own", min_nodes=2, classes="cat,horse", wait=0.5).resolved()
     with pytest.raises(RuntimeError, match="the data have 1 that the run does not name"):

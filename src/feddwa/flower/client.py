@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from torch import Tensor
 
-from feddwa import __version__
+from feddwa import __version__, updates
 from feddwa.engine import Scores
 from feddwa.engine.rows import put_state, take_state
 from feddwa.experiment import make_engine
@@ -105,7 +105,10 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
             download = take_state(download, _places(tested, trains))
         upload, new, flops = me.half.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
         after = me.half.trained_scores(me.rows[trains_at], upload, new)
-        node.remember(folder, round, put_state(memory, trains_at, new))
+        sane = (
+            updates.finite(upload, len(trains)).nonzero().flatten()
+        )  # others will be refused: they stay where they are
+        node.remember(folder, round, put_state(memory, trains_at[sane], take_state(new, sane)))
         scores |= {**_scores("after", after), "flops": flops}
         reply |= codec.pack("upload", upload)
     return RecordDict({"scores": codec.numbers(scores), **reply})

@@ -20,7 +20,6 @@ from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 
 ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client, one row for all, what is in a row
-Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
 DTYPES = ("float32", "float64", "int64", "bool")
 NUMPY = "numpy.ndarray"  # Flower's name of np.save's format
 
@@ -73,11 +72,6 @@ def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -
     if any(width != stacks[stack].shape[1] for stack, width in used.items()):
         raise Malformed(f"{name}: numbers without a name")
     return message
-
-
-def form(message: State) -> Form:
-    """What one client's message is made of."""
-    return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(message)}
 
 
 def arrays(content: RecordDict, name: str) -> Mapping[str, Array]:

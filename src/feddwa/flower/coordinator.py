@@ -5,6 +5,7 @@ clients of the cohort, what they train with; it replies with scores and uploads.
 same exchange what they hold, and take part from the next round on.
 """
 
+import dataclasses
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +41,6 @@ class Outcome:
 
     round: Round  # its cohort are those whose update counts
     answered: list[int]  # clients whose models were tested
-    missing: Mapping[int, str]  # client -> why it is not among them, or its update does not count
     wire: Mapping[str, int]  # bytes of all arrays that were sent "down" and "up"
 
 
@@ -126,7 +126,8 @@ class Coordinator:
             costs.bytes_down = message_bytes(download)
             result = self._advance(found, costs, last)
             self._welcome({node: answers[node] for node in asked})
-        return Outcome(result, found.answered, dict(sorted(missing.items())), wire)
+        result = dataclasses.replace(result, missing=dict(sorted(missing.items())))
+        return Outcome(result, found.answered, wire)
 
     def _part(self, member: str, cohort: set[int], last: bool) -> Part:
         rows = self.members.rows[member]
@@ -167,7 +168,7 @@ class Coordinator:
             found = found.without_updates()
         cohort = self._cohort(found.ids.tolist())
         costs.bytes_up = message_bytes(found.upload)
-        costs.flops = found.flops if len(found.ids) else torch.zeros(1)
+        costs.flops = found.flops
         if len(cohort):
             self.state, info = self.half.advance(self.state, cohort, found.upload)
             counted = set(found.ids.tolist())

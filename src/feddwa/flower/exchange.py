@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from feddwa.updates import LATE
+
 POLL = 0.1  # seconds between two looks for replies
-LATE, LOST = "late", "not sent"
+LOST = "not sent"
 
 
 def exchange(

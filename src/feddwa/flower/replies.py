@@ -14,8 +14,7 @@ from feddwa.engine import Scores, State
 from feddwa.engine.rows import concat, take_state
 from feddwa.flower import trust
 from feddwa.flower.codec import Malformed
-
-INVALID, DIVERGED = "invalid", "not finite"
+from feddwa.updates import DIVERGED, INVALID
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ def describe(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[
     number, cohort = result.cohort.round, result.cohort
     if last:
         line = metrics.final_line(before, test_sizes[answered], number - 1)
+        line |= {"missing": metrics.by_reason(result.missing)} if result.missing else {}
         clients = metrics.client_line(number, result.before, None, None)
     else:
         places = Cohort(torch.searchsorted(answered, cohort.ids), cohort.sizes, number)
@@ -120,7 +121,4 @@ def describe(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[
         clients = metrics.client_line(number, result.before, result.after, cohort.ids)
     if len(answered) < len(test_sizes):
         line["evaluated"] = len(answered)
-    if outcome.missing:
-        reasons = sorted(set(outcome.missing.values()))
-        line["missing"] = {reason: [row for row, why in outcome.missing.items() if why == reason] for reason in reasons}
     return line | {"wire": dict(outcome.wire)}, clients

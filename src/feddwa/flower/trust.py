@@ -22,9 +22,10 @@ from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_state, tensors
 from feddwa.experiment import make_engine
 from feddwa.flower import codec
-from feddwa.flower.codec import Form, Malformed
+from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig
 from feddwa.halves import ClientHalf
+from feddwa.updates import Form, finite, form, misfit
 
 SAMPLES = 5  # blank ones to train with: enough to hold one out and to have more than one left, which BatchNorm wants
 
@@ -67,7 +68,7 @@ class Blank:
         if known not in self.forms:
             first = torch.zeros(1, dtype=torch.int64)
             upload, _, _ = self.half.train(first, round, take_state(download, first), take_state(memory, first))
-            self.forms[known] = codec.form(upload)
+            self.forms[known] = form(upload)
         return self.forms[known]
 
 
@@ -82,7 +83,7 @@ class Expected:
 
 def read(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
     """A node's reply, or Malformed."""
-    form = expected.form if trains else {}
+    expected_form = expected.form if trains else {}
     if codec.size(content) > expected.limit:
         raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
     numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
@@ -95,27 +96,20 @@ def read(content: RecordDict, expected: Expected, tested: int, trains: int) -> R
         if not bool(((accuracy >= 0) & (accuracy <= 1) | accuracy.isnan()).all()):
             raise Malformed("scores: accuracy out of range")
     upload = codec.unpack("upload", content, trains, expected.device) if trains else {}
-    found = codec.form(upload)
-    if found != form:
-        wrong = sorted(name for name in found.keys() | form.keys() if found.get(name) != form.get(name))
-        raise Malformed(f"upload: {wrong[0]!r} missing, unasked for, or of another shape or type"[:200])
-    ordered: State = {part: {name: upload[part][name] for name in names} for part, names in _parts(form).items()}
+    wrong = misfit(expected_form, form(upload))
+    if wrong:
+        raise Malformed(f"upload: {wrong}")
+    ordered: State = {
+        part: {name: upload[part][name] for name in names} for part, names in _parts(expected_form).items()
+    }
     remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
 
 
-def finite(upload: State, clients: int) -> Tensor:
-    """(m,): whether all numbers of a client's upload are finite."""
-    result = torch.ones(clients, dtype=torch.bool)
-    for _, value in tensors(upload):
-        result &= value.isfinite().flatten(1).all(1).cpu()
-    return result
-
-
-def _parts(form: Form) -> dict[str, list[str]]:
+def _parts(expected: Form) -> dict[str, list[str]]:
     """The names of every part, in order: that of the sender does not count."""
     parts: dict[str, list[str]] = {}
-    for key in form:
+    for key in expected:
         part, _, name = key.partition("/")
         parts.setdefault(part, []).append(name)
     return parts
