@@ -1,8 +1,8 @@
 """`feddwa COMMAND --help`: a screen that says what the command does, shows examples and lists its options."""
 
-import ast
 import dataclasses
 import inspect
+import re
 import shutil
 import textwrap
 import types
@@ -66,13 +66,13 @@ def help_text(command: str, kind: type, examples: Sequence[str] = (), note: str 
 
 def _texts(kind: type) -> dict[str, str]:
     """Field -> the string that stands under it in the source, of the class and those it is made from."""
-    texts: dict[str, str] = {field.name: "" for field in dataclasses.fields(kind)}
+    texts = dict.fromkeys((field.name for field in dataclasses.fields(kind)), "")
     for each in reversed([parent for parent in kind.__mro__ if dataclasses.is_dataclass(parent)]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-                texts[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+        source = textwrap.dedent(inspect.getsource(each))
+        for name, text in re.findall(
+            r'^    (\w+): (?:(?!^    \w).)*?^    """(.*?)"""', source, re.DOTALL | re.MULTILINE
+        ):
+            texts[name] = " ".join(text.split())
     return texts
 
 

@@ -58,7 +58,7 @@ def _complaint(box: str, kind: type, arguments: list[str]) -> str:
         r"Error parsing (--[\w-]+)|Missing value for argument '(--[\w-]+)|Unrecognized options: ([^ ,]+)", text
     )
     if about is None:
-        return text
+        return _about_words(text, kind)
     wrong, lacking, foreign = about.groups()
     if foreign:
         valid = [option.name for option in options_of(kind) if not option.positional]
@@ -66,6 +66,17 @@ def _complaint(box: str, kind: type, arguments: list[str]) -> str:
     if lacking:
         return f"{lacking}: no value, must be {in_words(options[lacking])}"
     return f"{wrong}: got {_value(wrong, arguments)!r}, must be {in_words(options[wrong])}"
+
+
+def _about_words(text: str, kind: type) -> str:
+    """A complaint about a word without dashes: none is there, or none of those that are valid."""
+    words = [option for option in options_of(kind) if option.positional]
+    choice = re.match(r"invalid choice ('.*?') for argument", text)
+    if choice and words:
+        return f"got {choice[1]}, must be one of {', '.join(words[0].choices)}"
+    if text.startswith("Missing from") and words:
+        return f"{words[0].name.replace('|', ', ')}: missing; {words[0].text}".rstrip(".")
+    return text
 
 
 def _value(option: str, arguments: list[str]) -> str:
