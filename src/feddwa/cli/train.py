@@ -50,6 +50,7 @@ def run_command(options: RunOptions) -> int:
         result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
     show_weights(console, {config.algorithm: result}, path)
+    console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
     return 0
