@@ -1,6 +1,7 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -49,6 +50,15 @@ def plain_net() -> nn.Module:
     """Neither buffers nor randomness."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
+FUZZED: Counter[str] = Counter()  # cases tried by the fuzzers, by what they try
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if FUZZED:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(FUZZED.items()))
+        terminalreporter.write_line(f"fuzzed: {sum(FUZZED.values())} cases ({counts})")
 
 
 NETWORKS = {"conv": conv_net, "plain": plain_net}

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from feddwa import checkpoint
@@ -41,6 +41,7 @@ from feddwa.tensorboard import TensorBoard
 WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to be written whole
 CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
+PARTITION = "partition.json"
 METRICS, CLIENTS, JOURNAL = "metrics.jsonl", "clients.jsonl", "weights.journal"  # these grow by a record a round
 
 Weights = tuple[np.ndarray, np.ndarray]  # of a round: cohort (m,), P (m, m)
@@ -78,9 +79,9 @@ class RunDirectory:
         """Begin a run."""
         path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
         claim(path)
-        write_whole(path / CONFIG, to_toml(config))
         if description is not None:
-            write_whole(path / "partition.json", json.dumps(to_json(description)) + "\n")
+            write_whole(path / PARTITION, json.dumps(to_json(description)) + "\n")
+        write_whole(path / CONFIG, to_toml(config))  # where it is, there is a run that can be continued
         return cls(path, config, facts or {})
 
     @classmethod
@@ -164,9 +165,7 @@ class RunDirectory:
         self._weights[f"cohort/{round:04d}"] = cohort
 
     def _write_weights(self) -> None:
-        temporary = self.path / "weights.safetensors.part"
-        save_file(self._weights, temporary)
-        os.replace(temporary, self.path / "weights.safetensors")
+        write_whole(self.path / "weights.safetensors", save(self._weights))
         self._weights_written = time.monotonic()
 
 
@@ -235,7 +234,8 @@ def claim(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         if unfinished(path):
             raise InputError(f"--out {path}: has an unfinished run; `feddwa resume {path}` goes on with it")
-        if any(entry.name != f"{CONFIG}.part" for entry in path.iterdir()):  # that of a run killed as it began
+        leftovers = (".probe", PARTITION, f"{PARTITION}.part", f"{CONFIG}.part")  # of a run killed as it began
+        if any(entry.name not in leftovers for entry in path.iterdir()):
             raise InputError(f"--out {path}: is not empty; give a new directory, or remove it first")
         probe = path / ".probe"
         probe.touch()
@@ -258,11 +258,11 @@ def check_free(out: str | None) -> None:
                 folder.rmdir()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file: all of it or, if that is interrupted, nothing."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file: all of it or, if that is interrupted, nothing."""
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

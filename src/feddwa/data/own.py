@@ -33,7 +33,9 @@ def assemble(
     name: str, x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None, is_test: np.ndarray | None = None
 ) -> Dataset:
     """A dataset from arrays in any row order: labels and owners become numbers, test rows are put last."""
-    if not len(x) == len(y) == len(y if client is None else client):
+    if min(x.ndim, y.ndim) == 0 or y.dtype.kind not in "fiubUS" or (client is not None and client.ndim != 1):
+        raise InputError(f"{name}: x and y must be arrays with a sample axis, y of numbers or names, client a list")
+    if len(x) == 0 or not len(x) == len(y) == len(y if client is None else client):
         raise InputError(f"{name}: {len(x)} samples, {len(y)} labels, {len(y if client is None else client)} clients")
     targets, classes, class_names = _targets(name, y)
     owners = np.zeros(len(y), dtype=np.int64)
@@ -57,6 +59,8 @@ def _targets(name: str, y: np.ndarray) -> tuple[np.ndarray, int, tuple[str, ...]
         if not np.isfinite(y).all():
             raise InputError(f"{name}: targets have missing or infinite values")
         return y.astype(np.float32), 0, ()
+    if y.ndim > 1 and (y.dtype.kind not in "iub" or y.size == 0):
+        raise InputError(f"{name}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers")
     if y.ndim > 1:
         return y.astype(np.int64), int(y.max()) + 1, ()
     values, labels = np.unique(y, return_inverse=True)
@@ -81,7 +85,7 @@ def _samples(name: str, x: np.ndarray) -> np.ndarray:
 
 def _from_npz(path: Path) -> Dataset:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:  # NumPy, zip and zlib each have their own
         raise InputError(f"{path}: not a readable .npz file ({first_line(error)})") from None

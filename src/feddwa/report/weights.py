@@ -67,5 +67,6 @@ def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> T
         return None
     shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
     level = np.ceil(panel.weights / max(panel.weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
+    level = level.clip(0, len(shades) - 1)  # FedAMP's weights may be negative
     lines = zip(panel.cohort, level, strict=True)
     return Text("\n".join(f"{client:5d} " + "".join(shades[cell] * 2 for cell in row) for client, row in lines))
