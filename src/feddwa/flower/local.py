@@ -1,7 +1,6 @@
 """A whole federation on one machine: a SuperLink, SuperNodes with registered keys, TLS between them."""
 
 import os
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from feddwa.flower.processes import Processes, answers, free_port
 
 PACKAGE = Path(__file__).parents[2]  # where this very feddwa is, for processes that start elsewhere
 STARTS_IN = 90.0  # seconds
-POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05"}  # seconds; Flower's default is 1
 
 
 @dataclass
@@ -28,6 +26,7 @@ class LocalFederation:
     insecure: bool = False  # neither TLS nor keys
     warm: bool = True  # ClientApps are forks of a process that has everything imported
     database: bool = False  # whether what the SuperLink knows outlives it
+    poll: float = 0.05  # seconds between two looks for work; Flower's default is 1
     port: int = field(default_factory=free_port)
 
     def __enter__(self) -> "LocalFederation":
@@ -35,7 +34,8 @@ class LocalFederation:
         home.mkdir(parents=True)
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.nodes))}
         package = {"PYTHONPATH": os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])}
-        self.environment = {**threads, **os.environ, **POLL, **package, "FLWR_HOME": str(home)}
+        poll = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(self.poll)}
+        self.environment = {**threads, **os.environ, **poll, **package, "FLWR_HOME": str(home)}
         self.processes = Processes(self.folder / "logs", self.environment)
         self.certificates: Certificates | None = None if self.insecure else make_certificates(self.folder)
         self.app = self.folder / "feddwa-app"
@@ -79,12 +79,15 @@ class LocalFederation:
         self.processes.start("superlink", command, self.folder)
         ends = time.monotonic() + STARTS_IN
         while not answers(self.port):
-            if self.processes.ended() or time.monotonic() > ends:
+            if "superlink" in self.processes.ended() or time.monotonic() > ends:
                 raise RuntimeError(f"the SuperLink did not start; see {self.processes.logs / 'superlink.log'}")
             time.sleep(0.1)
 
     def start_node(self, number: int, key: Path | None = None) -> None:
-        """Start a SuperNode with its block of clients."""
+        """Start a SuperNode with its block of clients.
+
+        After it was killed, a SuperLink believes for up to a minute that it is there and refuses another with its key.
+        """
         own = "".join(f' {name}="{value}"' for name, value in self.node_config.items())
         config = f"partition-id={number} num-partitions={self.nodes}{own}"
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--node-config", config]
@@ -97,7 +100,3 @@ class LocalFederation:
         if self.warm:
             command += ["--isolation", "process"]
         self.processes.start(f"node-{number}", command, self.folder)
-
-    def kill_node(self, number: int) -> None:
-        """Kill a SuperNode in the middle of whatever it does."""
-        self.processes.signal(f"node-{number}", signal.SIGKILL)

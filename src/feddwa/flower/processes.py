@@ -28,7 +28,9 @@ class Processes:
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str], folder: Path) -> int:
-        """Start a process in a folder and in a group of its own; its number."""
+        """Start a process in a folder and in a group of its own; its number. One of that name must have ended."""
+        if name in self.running:
+            self.running[name].wait()
         with (self.logs / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 command,

@@ -1,0 +1,123 @@
+"""Real processes: a SuperLink with TLS, SuperNodes with registered keys, killed and restarted; parity all the same."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from feddwa import run
+from feddwa.flower.credentials import make_node_key
+from feddwa.flower.local import LocalFederation
+from feddwa.flower.processes import free_port
+from feddwa.flower.settings import FlowerConfig
+from tests.flower.test_parity import lines_of, models_of, same_lines, same_models
+
+pytestmark = [
+    pytest.mark.timeout(900),  # two cores, perhaps busy ones; alone it takes about two minutes
+    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),  # Flower's, where it packs the app
+]
+PARITY = ("feddwa", "fedavg", "pfedme", "fedrod")
+CLIENTS = 6
+
+
+@pytest.fixture
+def federation(request, tmp_path):
+    """Of as many nodes as the test says, with a SuperLink that remembers if it says so."""
+    nodes, database = request.param
+    with LocalFederation(tmp_path / "try", nodes, {"memory": str(tmp_path / "memory")}, database=database) as running:
+        yield running
+
+
+def options(algorithm, rounds):
+    return {"algorithm": algorithm, "clients": CLIENTS, "rounds": rounds}
+
+
+def submit(federation, name, algorithm, rounds, **more):
+    out = federation.folder / "runs" / name
+    config = FlowerConfig(**options(algorithm, rounds), min_nodes=federation.nodes, out=str(out), **more).resolved()
+    return federation.control.start(federation.app, config), out
+
+
+def wait(federation, run_number, nurse=lambda: None):
+    while (status := federation.control.status(run_number)).status != "finished":
+        nurse()
+        time.sleep(0.5)
+    assert status.sub_status == "completed", federation.control.log(run_number)
+
+
+def wait_for_lines(out, count):
+    """The lines of metrics.jsonl, once there are so many."""
+    while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < count:
+        time.sleep(0.1)
+    return lines_of(out)
+
+
+def messages(federation, node):
+    return (federation.processes.logs / f"node-{node}.log").read_text().count("Receiving: train message")
+
+
+def memory_of(federation, out):
+    name = json.loads((out / "federation.json").read_text())["federation"]
+    return Path(federation.node_config["memory"]) / name
+
+
+@pytest.mark.parametrize("federation", [(3, False)], indirect=True, ids=["three-nodes"])
+def test_four_algorithms_over_tls_are_the_simulators(federation, tmp_path):
+    """All at once: the nodes take the messages of four runs in turn."""
+    runs = {name: submit(federation, name, name, rounds=2) for name in PARITY}
+    references = {name: run(**options(name, 2), out=str(tmp_path / name)) for name in PARITY}
+    for name, (number, out) in runs.items():
+        wait(federation, number)
+        reference = references[name]
+        same_lines(lines_of(out), reference.metrics)
+        same_models(models_of(memory_of(federation, out)), {**reference.models, **reference.buffers})
+        assert not any("missing" in line for line in lines_of(out))
+
+
+def start_uninvited(federation, name, key):
+    """A SuperNode whose key nobody has registered, or that has none."""
+    command = ["flower-supernode", "--superlink", f"127.0.0.1:{federation.port}", "--isolation", "process"]
+    command += ["--root-certificates", str(federation.certificates.authority), "--max-retries", "1"]
+    command += ["--host", "127.0.0.1", "--port", str(free_port())]
+    if key is not None:
+        make_node_key(federation.folder / key)
+        command += ["--auth-supernode-private-key", str(federation.folder / key)]
+    federation.processes.start(name, command, federation.folder)
+
+
+@pytest.mark.parametrize("federation", [(2, True)], indirect=True, ids=["two-nodes"])
+def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(federation):
+    uninvited = {"stranger": "unknown.key", "nobody": None}
+    for name, key in uninvited.items():
+        start_uninvited(federation, name, key)
+    _, out = submit(federation, "killed", "fedrod", rounds=4, deadline=25.0)
+    wait_for_lines(out, 1)
+    while messages(federation, 1) < 2:  # round 2 has reached it
+        time.sleep(0.02)
+    federation.processes.signal("node-1", signal.SIGKILL)
+    lines = wait_for_lines(out, 2)
+    assert [sorted(clients) for clients in lines[1]["missing"].values()] == [[3, 4, 5]]
+    assert lines[1]["participants"] == 3
+    assert list((memory_of(federation, out) / "000003").glob("round-*"))  # what it remembers has outlived it
+
+    def nurse():
+        """As an operating system's service manager does: start it again until it stays."""
+        if "node-1" in federation.processes.ended():
+            federation.start_node(1)
+
+    nurse()
+    federation.processes.signal("superlink", signal.SIGKILL)  # and with it the ServerApp
+    federation.start_superlink()
+    again, _ = submit(federation, "killed", "fedrod", rounds=4, deadline=60.0)
+    wait(federation, again, nurse)
+    ended = lines_of(out)
+    assert ended[:2] == lines  # it went on, and did not begin again
+    assert [line["round"] for line in ended] == [1, 2, 3, 4, 5]
+    assert ended[3]["participants"] == CLIENTS
+    assert not any("missing" in line for line in ended[3:])
+    assert "have lost their memory" not in federation.control.log(again)
+    for name in uninvited:
+        assert federation.processes.running.pop(name).wait(timeout=60) != 0
+        assert "Failed to initialize the connection" in (federation.processes.logs / f"{name}.log").read_text()
