@@ -82,6 +82,7 @@ BROKEN = {
     "metrics.jsonl": (_first_line_broken, r"metrics\.jsonl: is damaged: line 1 is not JSON"),
     "clients.jsonl": (lambda path: path.write_text('{"round": 1}\n'), r"clients\.jsonl: is damaged: a line lacks"),
     "weights.safetensors": (_cut, r"weights\.safetensors: is damaged"),
+    "summary.json": (_cut, r"summary\.json: is damaged"),
     "partition.json": (_cut, r"partition\.json: is damaged"),
     "config.toml": (lambda path: path.write_text("rounds = = 3"), r"config\.toml: not a TOML file"),
 }
@@ -126,3 +127,10 @@ def test_absent_clients_have_a_cohort(absent):
     assert all(each.matrix.shape == (4, 4) for each in record.weights)
     assert len({tuple(each.cohort) for each in record.weights}) > 1
     assert np.isfinite(record.accuracy).all()
+
+
+def test_runs_that_shared_their_seconds_have_a_share_of_them(run):
+    alone = read([run])[0].seconds
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "together": 4}))
+    assert read([run])[0].seconds == pytest.approx(alone / 4)

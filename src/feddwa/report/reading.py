@@ -41,6 +41,7 @@ class Record:
     weights: list[Weights]
     partition: Description | None
     finished: bool
+    together: int = 1  # runs that were trained as one stack and share their seconds
 
     @property
     def rounds(self) -> np.ndarray:
@@ -55,8 +56,8 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Of all rounds, evaluation included."""
-        return sum(sum(line["seconds"].values()) for line in self.lines if "seconds" in line)
+        """Of all rounds, evaluation included; of a stack of runs, this one's share."""
+        return sum(sum(line["seconds"].values()) for line in self.lines if "seconds" in line) / self.together
 
     def total(self, cost: str) -> float:
         """Bytes or FLOPs of all participants in all rounds: "bytes_up", "bytes_down" or "flops"."""
@@ -116,9 +117,9 @@ def read_run(path: Path) -> Record:
         raise InputError(f"{path / 'clients.jsonl'}: is damaged: a line lacks some client's accuracy") from None
     if count and not np.isfinite(accuracy).any():
         raise InputError(f"{path}: its targets are not classes, so there is no accuracy to draw")
-    return Record(
-        path, config, lines, accuracy, _weights(path), _partition(path), (path / "summary.json").exists()
-    )  # fmt: skip
+    summary = _summary(path)
+    together = (summary or {}).get("together", 1)
+    return Record(path, config, lines, accuracy, _weights(path), _partition(path), summary is not None, together)
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
@@ -146,6 +147,16 @@ def _weights(path: Path) -> list[Weights]:
     return [Weights(each, stored[f"cohort/{each:04d}"], stored[f"weights/{each:04d}"]) for each in numbers]
 
 
+def _summary(path: Path) -> dict[str, Any] | None:
+    """What stands in summary.json; None where the run has not come to its end."""
+    file = path / "summary.json"
+    try:
+        found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        return found
+    except ValueError:
+        raise InputError(f"{file}: is damaged: not JSON") from None
+
+
 def _partition(path: Path) -> Description | None:
     file = path / "partition.json"
     if not file.exists():
@@ -167,7 +178,7 @@ def by_method(records: Sequence[Record]) -> list[Method]:
     for key, runs in grouped.items():
         others = [set(other) for other in grouped if other[0] == key[0] and other != key]
         special = [option for option in key[1:] if not all(option in other for other in others)]
-        title = ALGORITHMS[key[0]].title
+        title = ALGORITHMS[key[0]].title if key[0] in ALGORITHMS else key[0]
         methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, runs))
     for method in methods:
         seeds = Counter(run.config.seed for run in method.runs)

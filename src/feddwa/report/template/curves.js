@@ -66,7 +66,7 @@ function curves() {
     };
     if (band === "none") return [main];
     const [low, high] = method[band];
-    const edge = { type: "line", stack: `band ${method.name}`, stackStrategy: "all", showSymbol: false, silent: true,
+    const edge = { type: "line", stack: `band ${method.name}`, stackStrategy: "all", symbol: "none", silent: true,
       lineStyle: { opacity: 0 }, emphasis: { disabled: true }, z: 1, color: colour };
     return [
       { ...edge, name: "band", data: low.map((y, x) => [x, y]) },

@@ -159,6 +159,8 @@ function explorer() {
           position: [size / 2 + Math.cos(angle) * (size / 2 + 11), size / 2 + Math.sin(angle) * (size / 2 + 11)] },
       };
     });
+    // Two corners that nobody sees, or a circle with gaps would be stretched to fill its box.
+    nodes.push(...[-1, 1].map((at) => ({ name: `corner ${at}`, x: at, y: at, symbolSize: 0, label: { show: false } })));
     const links = [];
     const many = crowded();
     weights.forEach((row, i) => row.forEach((weight, j) => {
