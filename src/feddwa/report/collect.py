@@ -10,7 +10,7 @@ from feddwa.data.describe import Description
 from feddwa.report.palette import styles
 from feddwa.report.reading import Method, Record, Weights
 
-CELLS = 2_500_000  # weights that a report carries at most; beyond it some rounds are left out
+CELLS = 2_000_000  # weights that a report carries at most; beyond it some rounds are left out
 PARTNERS = 24  # shown per client where there are more than CROWD of them
 CROWD = 150
 LATE = 10  # rounds over which "in the end" is averaged
