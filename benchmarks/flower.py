@@ -37,7 +37,11 @@ class Counter:
     def _accept(self) -> None:
         while True:
             near, _ = self.listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # the SuperLink has been stopped before the nodes
+                near.close()
+                continue
             for source, sink, way in ((near, far, "up"), (far, near, "down")):
                 threading.Thread(target=self._pump, args=(source, sink, way), daemon=True).start()
 

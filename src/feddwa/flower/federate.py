@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
@@ -22,6 +23,9 @@ from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 from feddwa.experiment import Observer, Result, load_task, make_network
 from feddwa.flower.settings import FlowerConfig
+
+if TYPE_CHECKING:
+    from feddwa.flower.local import LocalFederation
 
 LOOK = 0.3  # seconds between two looks at how the run is
 NODES = "nodes"  # folder in the run directory for what the nodes keep
@@ -61,19 +65,30 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         settings["dataset"] = config.dataset
     if config.data_dir is not None:
         settings["data-dir"] = str(Path(config.data_dir).resolve())
-    with _terminable(), LocalFederation(folder, nodes, settings, insecure) as federation:
-        run, shown = federation.control.start(federation.app, config), 0
-        while (status := federation.control.status(run)).status != "finished":
-            shown = _show(path, shown, observe)
-            ended = federation.processes.ended()
-            if ended:
-                raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")
-            time.sleep(LOOK)
-        _show(path, shown, observe)
-        if status.sub_status != "completed":
-            (federation.processes.logs / "serverapp.log").write_text(federation.control.log(run), encoding="utf-8")
-            raise RuntimeError(f"{status.details or status.sub_status}; the logs are in {federation.processes.logs}")
+    try:
+        with _terminable(), LocalFederation(folder, nodes, settings, insecure) as federation:
+            _watch(federation, config, observe)
+    except RuntimeError:
+        raise  # it says where the logs are
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     shutil.rmtree(folder)
+
+
+def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observer) -> None:
+    """Start the run and show how it goes until it ends."""
+    run, shown, path = federation.control.start(federation.app, config), 0, Path(config.out or "")
+    while (status := federation.control.status(run)).status != "finished":
+        shown = _show(path, shown, observe)
+        ended = federation.processes.ended()
+        if ended:
+            raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")
+        time.sleep(LOOK)
+    _show(path, shown, observe)
+    if status.sub_status != "completed":
+        (federation.processes.logs / "serverapp.log").write_text(federation.control.log(run), encoding="utf-8")
+        raise RuntimeError(f"{status.details or status.sub_status}; the logs are in {federation.processes.logs}")
 
 
 def _show(path: Path, shown: int, observe: Observer) -> int:
