@@ -95,12 +95,16 @@ function explorer() {
     ]));
   }
 
-  // More lines than anybody can tell apart, as where everybody listens to everybody.
+  // More lines than anybody can tell apart, as where everybody listens to everybody: too many, or too thick together.
   function crowded() {
-    let links = 0;
-    weights.forEach((row, i) => row.forEach((weight, j) => (links += i !== j && weight >= FAINT)));
-    return links > 1500;
+    let links = 0, thick = 0;
+    weights.forEach((row, i) => row.forEach((weight, j) => {
+      if (i !== j && weight >= FAINT) links++, (thick += thickness(weight));
+    }));
+    return links > 1500 || thick > 2000;
   }
+
+  function thickness(weight) { return 0.5 + 7 * weight; }
 
   function borders() {
     const label = labels();
@@ -168,7 +172,7 @@ function explorer() {
       const mine = i === client;
       links.push({
         source: String(j), target: String(i), value: weight,
-        lineStyle: { width: 0.5 + 7 * weight, opacity: Math.min(1, (mine ? 0.35 : 0.12) + 1.5 * weight), curveness: 0.18, color: mine ? style("--bad") : style("--accent") },
+        lineStyle: { width: thickness(weight), opacity: Math.min(1, (mine ? 0.35 : 0.12) + 1.5 * weight), curveness: 0.18, color: mine ? style("--bad") : style("--accent") },
       });
     }));
     return {
