@@ -137,6 +137,16 @@ def mix(weights: Tensor, rows: Rows) -> Rows:
     return {name: _mix_one(weights.to(value.device), value) for name, value in rows.items()}
 
 
+def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], rows: Rows) -> tuple[Rows, Tensor]:
+    """Every group of parameters mixed by its own P; and one P of all, in which a group counts by its parameters."""
+    mixed: dict[str, Tensor] = {}
+    for group, weights in shares.items():
+        mixed |= mix(weights, part_of(rows, groups[group]))
+    sizes = {group: sum(rows[name][0].numel() for name in names) for group, names in groups.items()}
+    overall = torch.stack([sizes[group] / sum(sizes.values()) * weights for group, weights in shares.items()]).sum(0)
+    return {name: mixed[name] for name in rows}, overall
+
+
 def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
     flat = value.reshape(len(value), -1)
     new = flat.new_empty(len(weights), flat.shape[1])

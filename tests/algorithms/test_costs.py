@@ -4,14 +4,16 @@ import dataclasses
 import math
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from feddwa import params
-from feddwa.algorithms import ALGORITHMS, SFL, FedDWA
+import feddwa
+from feddwa import models, params
+from feddwa.algorithms import ALGORITHMS, SFL, FedDWA, FedDWAPlus
 from feddwa.errors import InputError
 from tests.algorithms.conftest import federation
 from tests.conftest import small_data
@@ -60,6 +62,16 @@ def test_traffic_where_it_differs():
     assert second_round(FedDWA(guidance="last")).costs.bytes_up == SIZE
     partial = second_round(ALGORITHMS["l2c"](), participation=4 / CLIENTS).costs
     assert (partial.bytes_down, partial.bytes_up) == (4 * SIZE + 4 * 8, SIZE + CLIENTS * 8)
+
+
+@pytest.mark.parametrize("algorithm", [FedDWAPlus(), FedDWA(20, granularity="layer", sketch=2048)])
+def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algorithm):
+    """On the paper's CIFAR network: at most 2.02 models a client and round."""
+    images = [(np.zeros((4, 3, 32, 32), np.uint8), np.arange(4) % 2) for _ in range(2)]
+    network = models.make("cifar-cnn", (3, 32, 32), 10)
+    summary = feddwa.simulate(network, images, algorithm, rounds=1).summary
+    size = 4 * sum(value.numel() for value in network.parameters())
+    assert 2 <= (summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]) / size <= 2.02
 
 
 def test_flops_in_epochs_of_fedavg():
@@ -125,8 +137,8 @@ def test_every_algorithm_introduces_itself(name):
 
 
 BAD = [
-    ("feddwa", "top_k", 0), ("feddwa", "guidance_epochs", 0), ("fedprox", "mu", -1), ("fedavgm", "beta", 1),
-    ("fedavgm", "beta", -0.1), ("fedavg_ft", "tune_epochs", -1), ("sfl", "hops", -1), ("sfl", "server_alpha", 1.5),
+    ("feddwa", "top_k", 0), ("feddwa", "guidance_epochs", 0), ("feddwa", "sketch", -1), ("fedprox", "mu", -1),
+    ("fedavgm", "beta", 1), ("fedavgm", "beta", -0.1), ("fedavg_ft", "tune_epochs", -1), ("sfl", "hops", -1), ("sfl", "server_alpha", 1.5),
     ("sfl", "top_labels", 0), ("sfl", "reg", -0.3), ("perfedavg", "inner_lr", -1), ("perfedavg", "meta_lr", -1),
     ("perfedavg", "delta", 0), ("perfedavg", "adapt_steps", 0), ("perfedavg", "variant", "x"), ("pfedme", "lam", -1),
     ("pfedme", "inner_steps", 0), ("pfedme", "beta", 2), ("pfedme", "personal_lr", -1), ("clusterfl", "eps1", -1),

@@ -384,7 +384,14 @@ def l2c(task, mixing_lr, decay, mixing_steps):
         yield Round([collaborate(i, rnd + 1)[0] for i in range(task.n)], [own[i] for i in cohort], weights[:, cohort])
 
 
-def feddwa(task, top_k, guidance, guidance_epochs):
+def parameter_groups(task, granularity):
+    h, d, c = task.hidden, task.x.shape[1], task.classes
+    tensors = np.split(np.arange(len(task.initial)), np.cumsum([h * d, h, c * h]))
+    layers = [np.concatenate(tensors[:2]), np.concatenate(tensors[2:])]
+    return {"tensor": tensors, "layer": layers, "model": [np.concatenate(tensors)]}[granularity]
+
+
+def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
     w, last = [task.initial] * task.n, [task.initial] * task.n
     for rnd, cohort in enumerate(task.cohorts, 1):
         trained = {i: sgd(task, w[i], i, rnd) for i in cohort}
@@ -394,26 +401,24 @@ def feddwa(task, top_k, guidance, guidance_epochs):
             "current": lambda i, w=tuple(w): w[i],
             "extrapolate": lambda i, v=trained, w=tuple(w): 2 * v[i] - w[i],
         }[guidance]
-        weights = np.zeros((len(cohort), len(cohort)))
-        for row, i in enumerate(cohort):
-            inverse = np.array([1 / np.sum((guide(i) - trained[j]) ** 2) for j in cohort])
-            kept = np.argsort(-inverse, kind="stable")[:top_k]
-            weights[row, kept] = inverse[kept] / inverse[kept].sum()
-        for row, i in enumerate(cohort):
-            w[i] = sum(share * trained[j] for share, j in zip(weights[row], cohort, strict=True))
+        overall, new = np.zeros((len(cohort), len(cohort))), {i: np.zeros_like(task.initial) for i in cohort}
+        for own in parameter_groups(task, granularity):
+            for row, i in enumerate(cohort):
+                inverse = np.array([1 / np.sum((guide(i) - trained[j])[own] ** 2) for j in cohort])
+                kept = np.argsort(-inverse, kind="stable")[:top_k]
+                weights = np.zeros(len(cohort))
+                weights[kept] = inverse[kept] / inverse[kept].sum()
+                new[i][own] = sum(share * trained[j][own] for share, j in zip(weights, cohort, strict=True))
+                overall[row] += weights * len(own) / len(task.initial)
+        for i in cohort:
+            w[i] = new[i]
         for i in cohort:
             last[i] = trained[i]
-        yield Round(list(w), list(trained.values()), weights)
+        yield Round(list(w), list(trained.values()), overall)
 
 
 def feddwa_plus(task, power, memory, granularity):
-    h, d, c = task.hidden, task.x.shape[1], task.classes
-    tensors = np.split(np.arange(len(task.initial)), np.cumsum([h * d, h, c * h]))
-    groups = {
-        "tensor": tensors,
-        "layer": [np.concatenate(tensors[:2]), np.concatenate(tensors[2:])],
-        "model": [np.concatenate(tensors)],
-    }[granularity]
+    groups = parameter_groups(task, granularity)
     w = [task.initial] * task.n
     total, seen = ([np.zeros((task.n, task.n)) for _ in groups] for _ in range(2))
     for rnd, cohort in enumerate(task.cohorts, 1):

@@ -89,6 +89,13 @@ CASES = {
         for guidance, epochs in [("ahead", 1), ("ahead", 3), ("last", 1), ("current", 1), ("extrapolate", 1)]
     },
     **{
+        f"feddwa-{granularity}": (
+            FedDWA(2, granularity=granularity), reference.feddwa,
+            {"top_k": 2, "guidance": "ahead", "guidance_epochs": 1, "granularity": granularity},
+        )
+        for granularity in ("layer", "tensor")
+    },
+    **{
         f"feddwa_plus-{granularity}": (
             FedDWAPlus(power, memory, granularity), reference.feddwa_plus,
             {"power": power, "memory": memory, "granularity": granularity},

@@ -9,6 +9,13 @@ further ahead, giving the guidance model u_i (Eq. 16). The server weighs client 
 Crosses the network: down w_i, up v_i and u_i, three model sizes; the other variants of guidance need only two, because
 the server knows what they are made of. Data sizes play no role in the weights.
 
+Two options are ours. `granularity` computes weights for every layer or tensor by itself. `sketch` = k > 0 sends k
+numbers in place of each group of g_i = u_i - v_i, and the lengths of its tensors (feddwa.sketch): of
+
+    ||u_i - v_j||^2 = ||v_i - v_j||^2 + |g_i|^2 + 2 <g_i, v_i - v_j>
+
+the server knows the first two terms exactly, estimates the third, and keeps it within Cauchy-Schwarz.
+
 Where the paper, its code and others differ: the formula of the paper takes one full gradient step ahead, its algorithm
 box one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option
 for several guidance epochs restarts each from v_i, so that it cannot have an effect; ours follow one another. The look-
@@ -19,12 +26,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.vectors import difference
 from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
-from feddwa.mixing import dwa_weights, mix
+from feddwa.mixing import (
+    Granularity,
+    dwa_weights,
+    inverse_weights,
+    mix_groups,
+    parameter_groups,
+    part_of,
+    squared_distances,
+)
+from feddwa.sketch import sketch
 
 
 @dataclass(frozen=True)
@@ -40,17 +58,25 @@ class FedDWA(Algorithm):
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
     guidance_epochs: int = 1  # g: how far "ahead" looks
     tested: Literal["local", "guidance"] = "local"  # the models that are tested after training
+    granularity: Granularity = "model"  # parameters that get their weights together
+    sketch: int = 0  # k: numbers sent in place of each group's guidance; 0 = all of it
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")
         require(self.guidance_epochs >= 1, "--param guidance_epochs", self.guidance_epochs, "at least 1")
         known = self.tested == "local" or self.guidance == "ahead"
+        require(self.sketch >= 0, "--param sketch", self.sketch, "0 or more")
+        whole = self.sketch == 0 or (self.guidance == "ahead" and self.tested == "local")
+        require(whole, "--param sketch", self.sketch, "0 unless guidance=ahead and tested=local")
         require(known, "--param tested", self.tested, f"local: guidance={self.guidance} is not made by clients")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client; for "last" also each client's last local model, at first the initial."""
         rows = repeat(problem.initial, problem.clients)
-        return ({"model": rows, "last": rows} if self.guidance == "last" else {"model": rows}), {}
+        extra: State = {"last": rows} if self.guidance == "last" else {}
+        if self.sketch:
+            extra = {"record": {"seed": torch.tensor(problem.seed)}}
+        return {"model": rows, **extra}, {}
 
     def download(self, server: State, cohort: Cohort) -> State:
         """The client's own personalised model w_i."""
@@ -62,16 +88,44 @@ class FedDWA(Algorithm):
         if self.guidance != "ahead":
             return {"model": local}, memory
         ahead, _ = trainer.sgd(local, memory, epochs=self.guidance_epochs, purpose="guidance")
-        return {"model": local, "guidance": ahead}, memory
+        if not self.sketch:
+            return {"model": local, "guidance": ahead}, memory
+        step = difference(ahead, local)
+        groups = parameter_groups(step, self.granularity)
+        seed, round = trainer.engine.seed, trainer.round
+        sketches = {group: sketch(part_of(step, names), self.sketch, seed, round) for group, names in groups.items()}
+        lengths = {name: torch.linalg.vector_norm(value.flatten(1), dim=1) for name, value in step.items()}
+        return {"model": local, "sketch": sketches, "lengths": lengths}, memory
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """Weigh by distance to the guidance models, mix the local ones; who is absent keeps its row."""
         local = upload["model"]
-        weights = dwa_weights(self._guidance(server, cohort, upload), local, self.top_k)
-        new = {"model": put(server["model"], cohort.ids, mix(weights, local))}
+        groups = parameter_groups(local, self.granularity)
+        shares = {group: self._weights(server, cohort, upload, group, names) for group, names in groups.items()}
+        mixed, weights = mix_groups(shares, groups, local)
+        new = {**server, "model": put(server["model"], cohort.ids, mixed)}
         if self.guidance == "last":
             new["last"] = put(server["last"], cohort.ids, local)
-        return new, {"weights": weights}
+        report = {f"weights/{group}": own for group, own in shares.items()} if len(shares) > 1 else {}
+        return new, {"weights": weights, **report}
+
+    def _weights(self, server: State, cohort: Cohort, upload: State, group: str, names: list[str]) -> Tensor:
+        if self.sketch:
+            return inverse_weights(self._sketched(server, cohort, upload, group, names), self.top_k)
+        guidance = self._guidance(server, cohort, upload)
+        return dwa_weights(part_of(guidance, names), part_of(upload["model"], names), self.top_k)
+
+    def _sketched(self, server: State, cohort: Cohort, upload: State, group: str, names: list[str]) -> Tensor:
+        """||u_i - v_j||^2 (m, m) of a group: exact but for the product with the sketched guidance step."""
+        local = part_of(upload["model"], names)
+        centred = {name: value - value[:1] for name, value in local.items()}  # differences are all that matters
+        theirs = sketch(centred, self.sketch, int(server["record"]["seed"]), cohort.round).double()
+        mine = upload["sketch"][group].double()
+        cross = (mine * theirs).sum(1, keepdim=True) - mine @ theirs.T  # <g_i, v_i - v_j>
+        apart = squared_distances(local, local)
+        length = torch.stack([upload["lengths"][name].double().square() for name in names]).sum(0).unsqueeze(1)
+        most = (length * apart).sqrt()  # |<g_i, v_i - v_j>| <= |g_i| ||v_i - v_j||
+        return apart + length + 2 * cross.clamp(min=-most, max=most)
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The local model v_i, or the guidance model u_i (the paper's appendix compares it with w_i)."""

@@ -32,7 +32,7 @@ from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
-from feddwa.mixing import Granularity, agreement_weights, mix, parameter_groups, part_of
+from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
 
 
 @dataclass(frozen=True)
@@ -79,33 +79,24 @@ class FedDWAPlus(Algorithm):
         local = upload["model"]
         update = difference(local, take(server["model"], cohort.ids))
         agreement, evidence = dict(server["agreement"]), dict(server["evidence"])
-        mixed: dict[str, Tensor] = {}
+        groups = parameter_groups(local, self.granularity)
         shares: dict[str, Tensor] = {}  # group -> (m, m)
-        for group, names in parameter_groups(local, self.granularity).items():
+        for group, names in groups.items():
             known = cosines(part_of(update, names), upload["coherence"][group])
             agreement[group] = self._learn(agreement[group], cohort, known)
             evidence[group] = self._learn(evidence[group], cohort, torch.ones_like(known))
             pairs = cohort.ids.unsqueeze(1), cohort.ids
             shares[group] = agreement_weights(agreement[group][pairs] / evidence[group][pairs], self.power)
-            mixed |= mix(shares[group], part_of(local, names))
-        new = {"model": put(server["model"], cohort.ids, {name: mixed[name] for name in local})}
-        report = {f"weights/{group}": weights for group, weights in shares.items()}
-        return {**new, "agreement": agreement, "evidence": evidence}, {
-            "weights": self._overall(shares, local),
-            **report,
-        }
+        mixed, overall = mix_groups(shares, groups, local)
+        report = {"weights": overall, **{f"weights/{group}": weights for group, weights in shares.items()}}
+        model = put(server["model"], cohort.ids, mixed)
+        return {"model": model, "agreement": agreement, "evidence": evidence}, report
 
     def _learn(self, record: Tensor, cohort: Cohort, value: Tensor) -> Tensor:
         """The record (N, N) of a running sum, with this round's pairs (m, m) moved on."""
         rows, columns = cohort.ids.unsqueeze(1), cohort.ids
         moved = self.memory * record[rows, columns] + (1 - self.memory) * value
         return record.index_put((rows, columns), moved)
-
-    def _overall(self, shares: dict[str, Tensor], local: Rows) -> Tensor:
-        """One P for pictures: the groups' mean, each group counting as many times as it has parameters."""
-        groups = parameter_groups(local, self.granularity)
-        sizes = {group: sum(local[name][0].numel() for name in names) for group, names in groups.items()}
-        return torch.stack([sizes[group] * weights for group, weights in shares.items()]).sum(0) / sum(sizes.values())
 
 
 def self_agreement(a: Rows, b: Rows) -> Tensor:

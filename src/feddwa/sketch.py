@@ -1,0 +1,56 @@
+"""Sketches: a vector of d numbers as k numbers that keep inner products, by a projection that nobody has to store.
+
+A count sketch adds every coordinate, with a random sign, to one of k buckets:
+
+    S(x)_b = sum over c with h(c) = b of s(c) x_c          h(c) in 0..k-1, s(c) = +-1, both from keyed SplitMix64
+
+Sender and receiver share the key alone. For any x and y, over the draw of h and s,
+
+    E <S(x), S(y)> = <x, y>
+    Var <S(x), S(y)> = (|x|^2 |y|^2 + <x, y>^2 - 2 sum_c x_c^2 y_c^2) / k  <=  2 |x|^2 |y|^2 / k
+
+so with k = 2 / (eps^2 delta) numbers the error exceeds eps |x| |y| with probability at most delta (Chebyshev).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from feddwa.engine import keys
+from feddwa.engine.rows import Rows
+
+WIDTH = 1 << 16  # coordinates hashed at a time: the hashes are never all in memory
+
+
+def size_for(error: float, probability: float) -> int:
+    """The k at which an inner product is off by more than error * |x| |y| with at most this probability."""
+    return math.ceil(2 / (error**2 * probability))
+
+
+def sketch(rows: Rows, size: int, seed: int, round: int) -> Tensor:
+    """S of every model (m, *shape): (m, size) in the models' precision, by the projection of this seed and round.
+
+    A coordinate's bucket and sign depend on the name of its tensor and its place in that, not on what else is there.
+    """
+    first = next(iter(rows.values()))
+    total = first.new_zeros(len(first), size)
+    for name, value in rows.items():
+        key = keys.key(seed, f"sketch/{name}", round).to(value.device)
+        for number, piece in enumerate(value.flatten(1).split(WIDTH, dim=1)):
+            bucket, sign = _hashes(key, number * WIDTH, piece.shape[1], size)
+            total.index_add_(1, bucket, piece * sign.to(piece.dtype))
+    return total
+
+
+def variance(x: Tensor, y: Tensor, size: int) -> Tensor:
+    """The variance of <S(x), S(y)>, exactly: for x and y (d,)."""
+    squares = x.square().sum() * y.square().sum() + (x @ y).square() - 2 * (x * y).square().sum()
+    return squares / size
+
+
+def _hashes(key: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """Buckets and signs of the coordinates start .. start + count - 1: (count,) each."""
+    place = torch.arange(start, start + count, device=key.device)
+    draw = keys.fold(key.expand(count), place)
+    return ((draw >> 2) & 0x3FFFFFFFFFFFFFF) % size, 1 - 2 * (draw & 1)
