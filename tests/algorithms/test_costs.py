@@ -138,7 +138,8 @@ def test_every_algorithm_introduces_itself(name):
 
 BAD = [
     ("feddwa", "top_k", 0), ("feddwa", "guidance_epochs", 0), ("feddwa", "sketch", -1), ("fedprox", "mu", -1),
-    ("fedavgm", "beta", 1), ("fedavgm", "beta", -0.1), ("fedavg_ft", "tune_epochs", -1), ("sfl", "hops", -1), ("sfl", "server_alpha", 1.5),
+    ("fedavgm", "beta", 1), ("fedavgm", "beta", -0.1), ("fedavg_ft", "tune_epochs", -1), ("sfl", "hops", -1),
+    ("sfl", "server_alpha", 1.5),
     ("sfl", "top_labels", 0), ("sfl", "reg", -0.3), ("perfedavg", "inner_lr", -1), ("perfedavg", "meta_lr", -1),
     ("perfedavg", "delta", 0), ("perfedavg", "adapt_steps", 0), ("perfedavg", "variant", "x"), ("pfedme", "lam", -1),
     ("pfedme", "inner_steps", 0), ("pfedme", "beta", 2), ("pfedme", "personal_lr", -1), ("clusterfl", "eps1", -1),
