@@ -1,7 +1,6 @@
 """`feddwa federate`: try a federation of real processes on this machine."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +30,10 @@ def federate_command(options: FederateConfig) -> int:
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
     config = FlowerConfig(**{**plain, "out": path}).resolved()
     assert isinstance(config, FlowerConfig)
-    if options.insecure:
-        print("feddwa: --insecure: nodes have no keys, messages are not encrypted", file=sys.stderr)
     console = Console()
     try:
         with progress(console, config.algorithm, config.rounds or 0) as observe:
-            console.print(f"Starting a SuperLink and {options.nodes} SuperNodes ...", highlight=False)
-            result = federate(config, options.nodes, options.insecure, observe)
+            result = federate(config, options.nodes, options.insecure, observe, console.print)
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
         if runs.unfinished(Path(path)):
             error.add_note(f"the same command with --out {path} goes on with it")

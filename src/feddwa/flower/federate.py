@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,13 @@ LOOK = 0.3  # seconds between two looks at how the run is
 NODES = "nodes"  # folder in the run directory for what the nodes keep
 
 
-def federate(config: FlowerConfig, nodes: int, insecure: bool = False, observe: Observer = lambda line: None) -> Result:
+def federate(
+    config: FlowerConfig,
+    nodes: int,
+    insecure: bool = False,
+    observe: Observer = lambda line: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Result:
     """Run a configuration on a SuperLink and SuperNodes that live as long as this takes."""
     if importlib.util.find_spec("flwr") is None:
         raise InputError("federate: Flower is not installed; pip install 'feddwa[flower]'")
@@ -44,6 +50,7 @@ def federate(config: FlowerConfig, nodes: int, insecure: bool = False, observe: 
     config = dataclasses.replace(
         config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()), dataset=_absolute(config.dataset)
     )
+    tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
     summary, lines = runs.read_summary(path), runs.read_lines(path / runs.METRICS)
     assert summary is not None
