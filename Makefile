@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint browser docs bench clean
+.PHONY: demo test lint coverage audit robustness browser docs bench clean
 
 demo: $(READY)
 	$(BIN)/feddwa compare --algorithms feddwa local fedavg
@@ -16,6 +16,18 @@ lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
+
+# Lines that only other processes run (kills, nodes) do not count, so the real share is a little higher.
+coverage: $(READY)
+	$(BIN)/pytest --cov --cov-report=term
+
+# Asks the index for known vulnerabilities of the pinned versions.
+audit: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[audit]'
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+robustness: $(READY)
+	$(BIN)/python benchmarks/robustness.py
 
 # A Chromium of this machine, playwright's own, or the distribution's; pictures of the report end up in build/browser.
 browser: $(READY)

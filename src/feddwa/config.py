@@ -21,7 +21,7 @@ Config = TypeVar("Config")
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
-DTYPES = ("float32", "tf32", "float64")
+DTYPES = ("float32", "tf32", "float64", "bfloat16")
 CLIENTS = 20
 VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
@@ -72,7 +72,7 @@ class RunConfig:
     backend: str = "vectorised"
     """vectorised (all clients as one program) or sequential (the plain loop, for debugging)."""
     dtype: str = "float32"
-    """float32, float64, or tf32: float32 whose products in training are rounded to three digits, faster on a GPU."""
+    """float32, float64, bfloat16, or tf32: float32 whose products in training have three digits, faster on a GPU."""
     batchnorm: str = "local"
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
     fault: str = ""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import checkpoint, metrics, models, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
@@ -148,6 +149,7 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _federation(config: RunConfig, engine: Engine) -> Federation:
     """The federation of a resolved configuration before its first round."""
+    _check_single_samples(engine)
     algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
     faults = Faults.parse(config.fault)
     return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
@@ -189,6 +191,7 @@ def simulate(
     module = copy.deepcopy(model)
     engine = _engine(algorithm, module, task, choose_device(device), _settings(config), seed, _dtype(model), loss)
     _try(engine)
+    _check_single_samples(engine)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     federation = Federation(algorithm, engine, participation, batchnorm=batchnorm, faults=Faults.parse(fault))
     return _drive(federation, task, rounds, names, observe)
@@ -222,6 +225,24 @@ def _try(engine: Engine) -> None:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
             raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+
+
+def _check_single_samples(engine: Engine) -> None:
+    """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
+    width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes
+    alone = (sizes % width == 1).nonzero().flatten() if width > 1 else torch.arange(len(sizes))
+    if not len(alone) or not any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
+        return
+    x, _ = engine.data.batch(engine.data.splits["train"].index[0, :1], engine.dtype)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(engine.module).train()(x)
+    except ValueError:
+        client, size = int(alone[0]), int(sizes[alone[0]])
+        raise InputError(
+            f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
+            "which this model's BatchNorm has no variance; take another batch size"
+        ) from None
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

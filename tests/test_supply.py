@@ -1,0 +1,54 @@
+"""What is installed is pinned, and nothing calls the network that was not asked to."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import feddwa
+
+ROOT = Path(__file__).parents[1]
+NO_NETWORK = """
+import socket, sys
+def refuse(*_, **__):
+    raise SystemExit("the network was called")
+socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = refuse
+socket.getaddrinfo = socket.create_connection = socket.gethostbyname = refuse
+"""
+
+
+def offline(code: str, folder: Path) -> str:
+    surroundings = {**os.environ, "PYTHONPATH": str(Path(feddwa.__file__).parents[1])}
+    surroundings["FEDDWA_CACHE"] = str(folder / "cache")
+    command = [sys.executable, "-c", NO_NETWORK + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=surroundings, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_no_network_at_import_nor_in_a_run(tmp_path):
+    run = ["compare", "--clients", "4", "--rounds", "1", "--algorithms", "feddwa", "local", "--out", "runs"]
+    code = (
+        f"import feddwa\nfrom feddwa import cli\nassert cli.main({run}) == 0\nassert cli.main(['resume', 'runs']) == 0"
+    )
+    assert "feddwa" in offline(code, tmp_path)
+
+
+def test_the_hub_is_the_only_module_that_can():
+    calls = re.compile(
+        r"\b(import|from) (requests|urllib\.request|http|socket|aiohttp|httpx|datasets)\b|huggingface_hub\"\)"
+    )
+    folder = Path(feddwa.__file__).parent
+    users = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if calls.search(path.read_text())}
+    assert {user for user in users if not user.startswith("flower/")} == {"data/hub.py"}
+
+
+def test_everything_that_is_needed_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[<>=\[ ;]", entry)[0].lower() for entry in wanted}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.split("==")[0].lower() for line in lines if re.fullmatch(r"[\w.-]+==[\w.+-]+", line)}
+    assert names - {"feddwa"} <= pinned
