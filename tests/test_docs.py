@@ -1,5 +1,6 @@
 """The documents tell the truth: their examples run, their commands parse, their tables and maps match the code."""
 
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -25,15 +26,29 @@ GUIDES = [name for name in PAGES if name.startswith("docs/guides/") or name in (
 ELSEWHERE = ("README.md", "docs/data.md", "docs/algorithms/own.md")  # whose examples have tests of their own
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+def fenced(text: str) -> list[tuple[str, str]]:
+    """(language, content) of every block between two fences."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return [content for language, content in fenced(text) if language in languages]
 
 
 def commands(text: str) -> list[str]:
     """The `feddwa ...` lines of the shell blocks, without comments."""
-    shell = [*blocks(text, "sh"), *blocks(text, "bash"), *blocks(text, "")]
-    lines = (line.split(" #")[0].strip() for block in shell for line in block.replace("\\\n", " ").splitlines())
+    shell = [block.replace("\\\n", " ") for block in blocks(text, "sh", "bash", "")]
+    lines = (line.split(" #")[0].strip() for block in shell for line in block.splitlines())
     return [line for line in lines if line.startswith("feddwa ")]
+
+
+def quick(command: str) -> list[str] | None:
+    """The command as words that take a second or two: one round of it; None where it needs data that are not here."""
+    words = shlex.split(command)[1:]
+    foreign = "--dataset" in words and words[words.index("--dataset") + 1] != "digits"
+    if words[0] not in ("run", "compare", "partition", "list", "report", "figure", "resume") or foreign:
+        return None
+    return [*words, "--rounds", "1"] if words[0] in ("run", "compare") else words
 
 
 def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, capsys):
@@ -61,6 +76,28 @@ def test_the_commands_are_understood(command, monkeypatch):
         config.resolved()
     if name == "compare":
         assert all(each.resolved() for each in train._split(config, Path("out")).values())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the run directory is that the pages speak of."""
+    folder = tmp_path_factory.mktemp("pages")
+    with contextlib.chdir(folder):
+        out = "runs/20260801-120000-compare-digits"
+        assert (
+            cli.main(["compare", "--rounds", "1", "--clients", "4", "--param", "groups=2", "--quiet", "--out", out])
+            == 0
+        )
+    return folder
+
+
+@pytest.mark.parametrize("command", sorted({c for name in PAGES if name not in GUIDES for c in commands(PAGES[name])}))
+def test_the_commands_of_all_other_pages_run(command, folder, monkeypatch, capsys):
+    words = quick(command)
+    if words is None:
+        pytest.skip("needs data or a federation; parsed in another test")
+    monkeypatch.chdir(folder)
+    assert cli.main(words) == 0
 
 
 @pytest.mark.parametrize("name", GUIDES)
