@@ -61,7 +61,7 @@ def test_norms_of_updates(call):
         (("table1", "--columns", "mnist/iid"), "--columns: unknown name 'mnist/iid'; valid: emnist/pathological, "),
         (("table1", "--methods", "sgd"), "--methods: unknown name 'sgd'; valid: local, "),
         (("table1", "--seeds", "0"), "--seeds: got 0, must be at least 1"),
-        (("table1", "--scale", "huge"), "invalid choice 'huge' for argument '--scale'"),
+        (("table1", "--scale", "huge"), "--scale: got 'huge', must be one of paper, smoke"),
         (("clusterfl-norms", "--columns", "x"), "--columns: unknown name 'x'"),
     ],
 )

@@ -69,11 +69,14 @@ def _complaint(box: str, kind: type, arguments: list[str]) -> str:
 
 
 def _about_words(text: str, kind: type) -> str:
-    """A complaint about a word without dashes: none is there, or none of those that are valid."""
+    """A complaint about a word: there is none, or it is none of those that are valid."""
     words = [option for option in options_of(kind) if option.positional]
-    choice = re.match(r"invalid choice ('.*?') for argument", text)
-    if choice and words:
-        return f"got {choice[1]}, must be one of {', '.join(words[0].choices)}"
+    choice = re.match(r"invalid choice ('.*?') for argument '(.*?)'. Expected one of \((.*?),?\)", text)
+    if choice:
+        given, name, valid = choice.groups()
+        subject = f"{name}: " if name.startswith("--") else ""
+        plain = valid.replace("'", "")
+        return f"{subject}got {given}, must be one of {plain}"
     if text.startswith("Missing from") and words:
         return f"{words[0].name.replace('|', ', ')}: missing; {words[0].text}".rstrip(".")
     return text
