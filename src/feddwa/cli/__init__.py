@@ -10,6 +10,7 @@ from feddwa.cli.completion import CompletionConfig, completion_command
 from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
 from feddwa.cli.doctor import DoctorConfig, doctor_command
 from feddwa.cli.federate import FederateConfig, federate_command
+from feddwa.cli.leaderboard import LeaderboardConfig, leaderboard_command
 from feddwa.cli.options import parse
 from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
@@ -54,6 +55,7 @@ COMMANDS = {
     "doctor": Command(DoctorConfig, doctor_command, "what may be wrong, and why", "--algorithm feddwa --lr 0.5"),
     "report": Command(ReportConfig, report_command, "one HTML page about runs", "runs/DIR -o report.html"),
     "figure": Command(FigureConfig, figure_command, "a figure for a paper", "curves runs/DIR -o curves.pdf"),
+    "leaderboard": Command(LeaderboardConfig, leaderboard_command, "methods at equal cost", "runs/DIR -o figures"),
     "federate": Command(
         FederateConfig, federate_command, "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"
     ),

@@ -1,0 +1,65 @@
+"""Methods at equal cost: budgets, what fits into them, and the gain per client, from real runs."""
+
+import numpy as np
+import pytest
+
+import feddwa
+from feddwa.cli import main
+from feddwa.report.leaderboard import budgets, leaderboard, spent
+from feddwa.report.reading import by_method, read
+
+
+@pytest.fixture(scope="module")
+def methods(runs):
+    return by_method(read([runs]))
+
+
+def test_what_is_spent_is_what_the_lines_say(methods):
+    for method in methods:
+        for run in method.runs:
+            assert spent(run, "bytes")[-1] == run.total("bytes_up") + run.total("bytes_down")
+            assert spent(run, "flops")[-1] == run.total("flops")
+            assert spent(run, "seconds")[-1] == pytest.approx(run.seconds)
+            assert len(spent(run, "bytes")) == len(run.curve)
+
+
+def test_within_the_budget_of_the_cheapest(methods):
+    """FedAvg sends two models, FedDWA three and trains twice; Local sends nothing, so bytes never stop it."""
+    places = {place.name: place for place in leaderboard(methods)}
+    limits = budgets(methods)
+    average = next(method for method in methods if method.algorithm == "fedavg")
+    assert limits["bytes"] == spent(average.runs[0], "bytes")[-1]
+    assert places["FedAvg"].at["bytes"] == pytest.approx(average.last)
+    dwa = next(method for method in methods if method.algorithm == "feddwa")
+    for cost, rounds in (("bytes", 4), ("flops", 3)):  # of 6: two thirds, a half
+        expected = np.mean([run.curve[rounds] for run in dwa.runs])
+        assert places["FedDWA"].at[cost] == pytest.approx(expected)
+    assert places["Local"].at["bytes"] == pytest.approx(places["Local"].last)
+
+
+def test_gains_are_per_client_and_seed(methods):
+    places = {place.name: place for place in leaderboard(methods)}
+    alone, dwa = ({run.config.seed: run.accuracy[-1] for run in m.runs} for name in ("local", "feddwa")
+                  for m in methods if m.algorithm == name)  # fmt: skip
+    gains = np.sort(np.concatenate([dwa[seed] - alone[seed] for seed in (0, 1)]))
+    assert places["FedDWA"].gain == pytest.approx(gains.mean())
+    assert places["FedDWA"].worst == pytest.approx(gains[:1].mean())  # a tenth of sixteen
+    assert places["Local"].gain == places["Local"].hurt == 0
+
+
+def test_the_command(runs, tmp_path, capsys):
+    assert main(["leaderboard", str(runs), "-o", str(tmp_path / "figures")]) == 0
+    out = capsys.readouterr().out
+    assert "FedAvg" in out
+    assert "worst" in out
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["gain.png", "pareto.png"]
+
+
+def test_without_local_there_is_no_gain(tmp_path, capsys):
+    feddwa.run(algorithm="fedavg", clients=4, rounds=2, out=str(tmp_path / "run"))
+    assert main(["leaderboard", str(tmp_path / "run")]) == 0
+    assert "-" in capsys.readouterr().out
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    (tmp_path / "run" / "summary.json").unlink()
+    assert main(["leaderboard", str(tmp_path / "run")]) == 2
+    assert "no run is finished" in capsys.readouterr().err
