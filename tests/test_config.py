@@ -103,7 +103,7 @@ def test_toml_reads_back_to_itself(config):
         ({"param": ("top_k",)}, "--param: got 'top_k', must be of the form KEY=VALUE"),
         ({"param": ("top_k=0",)}, "--param top_k: got 0, must be at least 1"),
         ({"param": ("top_k=few",)}, "--param top_k: got 'few', must be a whole number"),
-        ({"param": ("k=3",)}, "valid for feddwa: top_k, guidance, guidance_epochs; rotations: groups"),
+        ({"param": ("k=3",)}, "valid for feddwa: top_k, guidance, guidance_epochs"),
         ({"param": ("fedavg.k=3",)}, "--param fedavg.k=3: fedavg is not part of this run; valid: feddwa, rotations"),
         (
             {"partition": "dirichlet", "param": ("alpha=-1",)},

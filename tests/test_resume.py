@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import feddwa
+from feddwa import checkpoint
 from feddwa.algorithms import ALGORITHMS
 from feddwa.engine.rows import tensors
+from feddwa.errors import InputError
 
 SMALL = {"clients": 24, "rounds": 4, "batch_size": 20, "device": "cpu"}
 PARAMS = {"clusterfl": ("eps1=9", "eps2=0.01", "warmup=1"), "fedfomo": ("models=2",)}
@@ -68,3 +70,120 @@ def test_a_resumed_run_is_the_run(algorithm, participation):
             feddwa.run(out=f"cut-{round}", observe=stop_after(round), **options)
         assert not Path(f"cut-{round}/summary.json").exists()
         same(feddwa.resume(f"cut-{round}"), whole)
+
+
+# What is refused, and what is said.
+
+TINY = {"clients": 6, "rounds": 3, "batch_size": 60, "device": "cpu"}
+
+
+def cut(out: str = "cut", **options) -> Path:
+    with pytest.raises(Stop):
+        feddwa.run(out=out, observe=stop_after(2), **{**TINY, **options})
+    return Path(out)
+
+
+def own_data(path: str, seed: int = 0) -> str:
+    rng, y = np.random.default_rng(seed), np.arange(80) % 2
+    np.savez(path, x=(rng.normal(size=(80, 4)) + y[:, None]).astype(np.float32), y=y)
+    return path
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_same_directory_again_says_how_to_go_on():
+    cut()
+    with pytest.raises(InputError, match="--out cut: has an unfinished run; `feddwa resume cut` goes on with it"):
+        feddwa.run(out="cut", **TINY)
+    feddwa.resume("cut")
+    with pytest.raises(InputError, match="--out cut: is not empty"):
+        feddwa.run(out="cut", **TINY)
+
+
+def test_a_finished_run_is_read_back_with_its_models():
+    whole = feddwa.run(out="run", **TINY)
+    again = feddwa.resume("run", observe=lambda line: pytest.fail("it trained"))
+    assert again.summary == whole.summary
+    assert again.metrics == whole.metrics
+    assert all(torch.equal(value, again.models[name]) for name, value in whole.models.items())
+    bare = feddwa.run(out="bare", checkpoint_every=0, **TINY)
+    assert not Path("bare/checkpoint").exists()
+    assert feddwa.resume("bare").models == {}
+    assert feddwa.resume("bare").summary == bare.summary
+
+
+def test_checkpoints_at_other_intervals():
+    with pytest.raises(Stop):
+        feddwa.run(out="cut", observe=stop_after(5), **{**TINY, "rounds": 7, "checkpoint_every": 3})
+    assert [path.name[:12] for path in Path("cut/checkpoint").glob("round*")] == ["round-000003"]
+    whole = feddwa.run(out="whole", **{**TINY, "rounds": 7, "checkpoint_every": 3})
+    same(feddwa.resume("cut"), whole)
+
+
+def test_without_checkpoints_it_starts_over():
+    cut("cut", checkpoint_every=0)
+    same(feddwa.resume("cut"), feddwa.run(out="whole", checkpoint_every=0, **TINY))
+
+
+def test_directories_that_hold_no_run():
+    Path("empty").mkdir()
+    for path in ("empty", "absent"):
+        with pytest.raises(InputError, match=f"{path}: holds no run, there is no config.toml in it"):
+            feddwa.resume(path)
+
+
+def test_a_changed_configuration_is_refused():
+    path = cut()
+    change(path / "config.toml", "lr = 0.1", "lr = 0.2")
+    with pytest.raises(InputError, match=r"config.toml: changed since the run began: lr was 0.1 and is 0.2"):
+        feddwa.resume(path)
+    change(path / "config.toml", "lr = 0.2", "lr = 0.1")
+    change(path / "config.toml", "checkpoint_every = 1", "checkpoint_every = 2")  # this is nobody's business
+    feddwa.resume(path)
+
+
+def test_data_that_moved_or_changed():
+    path = cut(dataset=own_data("data.npz"), partition="iid")
+    Path("data.npz").rename("elsewhere.npz")
+    with pytest.raises(InputError, match=r"data.npz.*\(where the data have moved, change cut/config.toml\)"):
+        feddwa.resume(path)
+    own_data("data.npz", seed=1)
+    with pytest.raises(InputError, match="cut: the dataset is not the one that the run began with"):
+        feddwa.resume(path)
+    change(path / "config.toml", 'dataset = "data.npz"', 'dataset = "elsewhere.npz"')
+    assert feddwa.resume(path).summary["rounds"] == 3
+
+
+def test_another_version_is_said(capsys, monkeypatch):
+    path = cut()
+    monkeypatch.setattr(feddwa, "__version__", "9.9")
+    feddwa.resume(path)
+    line = "feddwa: cut: began with feddwa 0.1.0 and goes on with 9.9; numbers may differ a little"
+    assert line in capsys.readouterr().err
+
+
+def test_configurations_have_a_version():
+    path = cut()
+    assert (path / "config.toml").read_text().startswith("version = 1\n")
+    change(path / "config.toml", "version = 1\n", "version = 2\n")
+    with pytest.raises(InputError, match="is of version 2, this feddwa reads version 1"):
+        feddwa.resume(path)
+    change(path / "config.toml", "version = 2\n", "")  # as files were before they had one
+    feddwa.resume(path)
+
+
+def test_a_file_that_was_cut_since_is_not_believed():
+    path = cut()
+    (path / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"metrics.jsonl: is shorter than when the checkpoint was made"):
+        feddwa.resume(path)
+
+
+def test_seconds_are_those_of_all_parts():
+    path = cut()
+    state = checkpoint.latest(path / "checkpoint")
+    assert feddwa.resume(path).summary["seconds"] >= round(state.facts["seconds"], 2)
