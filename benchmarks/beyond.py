@@ -10,9 +10,13 @@ the files that `feddwa reproduce` writes, too, in the same folder: a cell that i
 
 import argparse
 import dataclasses
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
@@ -30,6 +34,7 @@ SETTINGS = {  # by worth: where the paper's method loses, where it wins, where n
 METHODS = ("feddwa_plus", "fedavg", "feddwa", "local")
 SEEDS = (0, 1, 2)
 FOLDER = Path("results")
+PAGE = Path("docs/beyond.md")
 
 
 def config_of(dataset: str, setting: str, method: str) -> RunConfig:
@@ -74,6 +79,62 @@ def _work_of(store: Store, config: RunConfig):  # type: ignore[no-untyped-def]
     return lambda seed: store.work(config, seed)
 
 
+def write_page(store: Store) -> None:
+    """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED SEED ... -->."""
+
+    def table(found: re.Match[str]) -> str:
+        dataset, *seeds = found.group(1).split()
+        made = _table(store, dataset, [int(seed) for seed in seeds])
+        return f"<!-- table: {found.group(1)} -->\n\n{made}\n\n<!-- end -->"
+
+    text = PAGE.read_text(encoding="utf-8")
+    new = re.sub(r"<!-- table: ([\w ]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+    temporary = PAGE.with_suffix(".part")
+    temporary.write_text(new, encoding="utf-8")
+    os.replace(temporary, PAGE)
+
+
+def _table(store: Store, dataset: str, seeds: list[int]) -> str:
+    """Accuracy of every method in every setting, mean and standard deviation over seeds; gain over Local below it."""
+    rows = {name: {s: _results(store, dataset, s, name, seeds) for s in SETTINGS} for name in (*METHODS, "fedavg_ft")}
+    for setting in SETTINGS:  # with full participation FedAvg_FT is FedAvg after its epoch
+        rows["fedavg_ft"][setting] = rows["fedavg_ft"][setting] or _results(
+            store, dataset, setting, "fedavg", seeds, "after"
+        )
+    lines = ["| | " + " | ".join(SETTINGS) + " |", "| --- |" + " --- |" * len(SETTINGS)]
+    for name, cells in rows.items():
+        if any(cells.values()):
+            shown = [_cell(list(found.values())) for found in cells.values()]
+            lines.append(f"| {ALGORITHMS[name].title} | " + " | ".join(shown) + " |")
+    gains = [_gain(store, dataset, setting, seeds) for setting in SETTINGS]
+    lines.append("| FedDWA+ over Local: mean client / worst tenth | " + " | ".join(gains) + " |")
+    return "\n".join(lines)
+
+
+def _results(
+    store: Store, dataset: str, setting: str, method: str, seeds: list[int], series: str = "all"
+) -> dict[int, float]:
+    known = {seed: store.find(config_of(dataset, setting, method), seed) for seed in seeds}
+    return {seed: record["series"][series][-1] for seed, record in known.items() if record is not None}
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else f"{values[0]:.1f} (one seed)"
+
+
+def _gain(store: Store, dataset: str, setting: str, seeds: list[int]) -> str:
+    pairs = [
+        [store.find(config_of(dataset, setting, method), seed) for method in ("feddwa_plus", "local")] for seed in seeds
+    ]
+    known = [np.subtract(own["clients"], alone["clients"]) for own, alone in pairs if own and alone]
+    if not known:
+        return "-"
+    gains = np.sort(np.concatenate(known))
+    return f"{gains.mean():+.1f} / {gains[: max(1, len(gains) // 10)].mean():+.1f}"
+
+
 def main() -> None:
     """Options in, results out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,9 +147,10 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--time-limit", type=float, default=None, help="begin no cell after so many seconds")
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/beyond.md, run nothing")
     options = parser.parse_args()
     try:
-        run_missing(options, Store(options.results))
+        write_page(Store(options.results)) if options.page else run_missing(options, Store(options.results))
     except InputError as error:
         raise SystemExit(str(error)) from None
 

@@ -1,0 +1,125 @@
+"""Clients that join after training: one sketch up, one personalised model down, no round of the others.
+
+python benchmarks/newcomers.py --dataset digits --partitions groups rotations --seeds 0 1 2
+
+Every fourth of 20 clients, 5 in all, stays away while FedDWA+ trains the others. Then each of them
+
+    downloads the average model m, trains one epoch from it, and sends a sketch of the update d
+    gets, layer by layer, sum_j p_j w_j with p_j ~ max(cos(d, w_j - m), 0)^q over the members' models w_j
+
+and goes on alone: its rounds are local epochs. Beside it: the same newcomers starting from the average model. The epoch
+that the sketch was made of is not kept, so both have trained equally much.
+"""
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddwa.algorithms import FedDWAPlus
+from feddwa.config import RunConfig
+from feddwa.data.federated import federate
+from feddwa.data.partition import Partition
+from feddwa.engine import Engine, Rows, Settings, evaluate
+from feddwa.engine.rows import repeat, take
+from feddwa.experiment import choose_device, load_task, make_network
+from feddwa.federation import Federation
+from feddwa.mixing import mix_groups, parameter_groups, part_of
+from feddwa.sketch import sketch
+
+JOINING, ROUNDS, SKETCH = 5, (0, 1, 5), 2048
+
+
+def welcome(step: Rows, members: Rows, mean: Rows, power: float, seed: int) -> Rows:
+    """The newcomers' models (n, *shape) from sketches of their updates and the members' models (m, *shape)."""
+    groups, shares = parameter_groups(members, "layer"), {}
+    for group, names in groups.items():
+        offsets = {name: members[name] - mean[name] for name in names}
+        theirs = sketch(offsets, SKETCH, seed, 0).double()  # (m, k)
+        mine = sketch(part_of(step, names), SKETCH, seed, 0).double()  # (n, k): all that a newcomer sends
+        shares[group] = _weights(torch.nn.functional.cosine_similarity(mine.unsqueeze(1), theirs, dim=2), power)
+    return mix_groups(shares, groups, members)[0]
+
+
+def _weights(agreement: Tensor, power: float) -> Tensor:
+    """max(a, 0)^q with rows that sum to one; who agrees with nobody gets the average."""
+    raised = agreement.clamp(min=0) ** power
+    raised = torch.where(raised.sum(1, keepdim=True) > 0, raised, torch.ones_like(raised))
+    return raised / raised.sum(1, keepdim=True)
+
+
+def measure(config: RunConfig) -> np.ndarray:
+    """(2, rounds): mean accuracy of the newcomers, from their personalised models and from the average model."""
+    task, device = load_task(config), choose_device(config.device)
+    clients = task.clients
+    away = np.linspace(clients // JOINING - 1, clients - 1, JOINING).astype(int)
+    stay = np.setdiff1d(np.arange(clients), away)
+    settings = Settings(config.epochs, config.batch_size or 0, config.lr or 0.0)
+
+    def engine(who: np.ndarray, halves: bool) -> Engine:
+        data = federate(task.dataset, _only(task.partition, who), device)
+        data = data.hold_out(0.5, np.random.default_rng(config.seed)) if halves else data
+        return Engine(make_network(config, task.dataset), data, settings, config.seed)
+
+    federation = Federation(FedDWAPlus(), engine(stay, halves=True))
+    for _ in range(config.rounds or 0):
+        federation.step()
+    members, statistics = federation.personal(federation.everybody())
+    mean = {name: value.mean(0, keepdim=True) for name, value in members.items()}
+    buffers = repeat(
+        {name: value.to(torch.float64).mean(0).to(value.dtype) for name, value in statistics.items()}, JOINING
+    )
+    new, everyone = engine(away, halves=False), torch.arange(JOINING)
+    start = repeat({name: value[0] for name, value in mean.items()}, JOINING)
+    ahead, _ = new.trainer(everyone, 0).sgd(start, {"buffers": buffers})
+    step = {name: value - start[name] for name, value in ahead.items()}
+    own = welcome(step, members, mean, federation.algorithm.power, config.seed)  # type: ignore[attr-defined]
+    return np.array([_follow(new, model, buffers) for model in (own, start)])
+
+
+def _follow(engine: Engine, model: Rows, buffers: Rows) -> list[float]:
+    """The accuracy before and after some epochs alone."""
+    everyone, memory, found = torch.arange(JOINING), {"buffers": buffers}, []
+    for round in range(max(ROUNDS) + 1):
+        if round in ROUNDS:
+            found.append(100 * float(evaluate(engine, model, memory["buffers"], everyone).accuracy.mean()))
+        model, memory = engine.trainer(everyone, round + 1).sgd(take(model, everyone), memory)
+    return found
+
+
+def _only(partition: Partition, who: np.ndarray) -> Partition:
+    """The same division with some of its clients alone."""
+    chosen = {
+        key: None if (value := getattr(partition, key)) is None else value[who]
+        for key in ("groups", "turns", "relabel")
+    }
+    return replace(partition, train=[partition.train[i] for i in who], test=[partition.test[i] for i in who], **chosen)
+
+
+def main() -> None:
+    """A row per partition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--partitions", nargs="+", default=["groups", "rotations", "label-permutation"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--data-dir", default=None)
+    options = parser.parse_args()
+    print(f"| {JOINING} newcomers | " + " | ".join(f"{r} rounds: sketch / average" for r in ROUNDS) + " |")
+    for partition in options.partitions:
+        runs = [
+            measure(
+                RunConfig(dataset=options.dataset, data_dir=options.data_dir, partition=partition, seed=seed).resolved()
+            )
+            for seed in options.seeds
+        ]
+        own, average = np.mean(runs, axis=0)
+        print(
+            f"| {partition} | " + " | ".join(f"{a:.1f} / {b:.1f}" for a, b in zip(own, average, strict=True)) + " |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
