@@ -101,7 +101,7 @@ function explorer() {
     weights.forEach((row, i) => row.forEach((weight, j) => {
       if (i !== j && weight >= FAINT) links++, (thick += thickness(weight));
     }));
-    return links > 1500 || thick > 2000;
+    return links > 1000 || thick > 2000;
   }
 
   function thickness(weight) { return 0.5 + 7 * weight; }
