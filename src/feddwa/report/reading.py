@@ -18,7 +18,7 @@ from feddwa.data.describe import Description, from_json
 from feddwa.errors import InputError
 
 SETTING = ("dataset", "partition", "clients")  # what runs in one picture have to share
-NOT_THE_METHOD = ("algorithm", "seed", "out", "device", "backend", "chunk", "tensorboard")  # tell no two methods apart
+NOT_THE_METHOD = ("algorithm", "seed", "out", "device", "backend", "chunk", "tensorboard", "checkpoint_every")
 
 
 @dataclass(frozen=True)
