@@ -7,6 +7,7 @@ to the SuperLink through a forwarder that counts bytes, TLS included. `--setting
 import argparse
 import itertools
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -64,9 +65,9 @@ class CountedFederation(LocalFederation):
         super().start_superlink()
         self.counter = Counter(self.port)
 
-    def start_node(self, number: int, key: Path | None = None) -> None:
+    def start_node(self, number: int) -> None:
         direct, self.port = self.port, self.counter.port
-        super().start_node(number, key)
+        super().start_node(number)
         self.port = direct
 
 
@@ -106,6 +107,7 @@ def measure(nodes: int, **settings) -> dict:
         total = time.perf_counter() - began
         assert federation.control.status(number).sub_status == "completed", federation.control.log(number)
     lines = read_lines(out / METRICS)
+    shutil.rmtree(folder)
     later, steps = lines[1:ROUNDS], list(itertools.pairwise(counts[1:-1]))
     return {
         "round": median(sum(line["seconds"].values()) for line in later),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
 
 LOOK = 0.3  # seconds between two looks at how the run is
-NODES = "nodes"  # folder in the run directory for what the nodes keep
+NODES, KEYS = "nodes", "keys"  # folders in the run directory: what the nodes keep, and their keys until it is finished
 
 
 def federate(
@@ -44,6 +44,8 @@ def federate(
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
     if not (runs.unfinished(path) and (path / runs.FEDERATION).exists()):
         runs.check_free(str(path))
+    elif insecure:
+        raise InputError(f"--insecure: the run in {path} cannot go on so, its clients belong to keys")
     task = load_task(dataclasses.replace(config, out=None))
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
@@ -73,7 +75,8 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
     if config.data_dir is not None:
         settings["data-dir"] = str(Path(config.data_dir).resolve())
     try:
-        with _terminable(), LocalFederation(folder, nodes, settings, insecure) as federation:
+        keys = path / KEYS if (path / KEYS).exists() else None
+        with _terminable(), LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation:
             _watch(federation, config, observe)
     except RuntimeError:
         raise  # it says where the logs are
@@ -81,6 +84,17 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         shutil.rmtree(folder)
         raise
     shutil.rmtree(folder)
+    shutil.rmtree(path / KEYS, ignore_errors=True)
+
+
+def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
+    """The rows belong to the nodes' keys: with others the run could not go on."""
+    temporary = folder.with_suffix(".part")
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    for number in range(federation.nodes):
+        for file in (federation.key(number), federation.key(number).with_suffix(".pub")):
+            shutil.copy(file, temporary / file.name)
+    os.replace(temporary, folder)
 
 
 def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observer) -> None:
@@ -88,6 +102,8 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
     run, shown, path = federation.control.start(federation.app, config), 0, Path(config.out or "")
     while (status := federation.control.status(run)).status != "finished":
         shown = _show(path, shown, observe)
+        if shown and not federation.insecure and not (path / KEYS).exists():
+            _keep_keys(federation, path / KEYS)
         ended = federation.processes.ended()
         if ended:
             raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")

@@ -26,6 +26,7 @@ class LocalFederation:
     insecure: bool = False  # neither TLS nor keys
     warm: bool = True  # ClientApps are forks of a process that has everything imported
     database: bool = False  # whether what the SuperLink knows outlives it
+    keys: Path | None = None  # folder with the nodes' keys, which are made where there are none; None: `folder`
     poll: float = 0.05  # seconds between two looks for work; Flower's default is 1
     port: int = field(default_factory=free_port)
 
@@ -52,7 +53,8 @@ class LocalFederation:
             self.control = Control(f"127.0.0.1:{self.port}", authority)
             for number in range(self.nodes):
                 if not self.insecure:
-                    self.control.register(make_node_key(self.folder / f"node-{number}.key"))
+                    key = self.key(number)
+                    self.control.register(key.with_suffix(".pub") if key.exists() else make_node_key(key))
                 self.start_node(number)
         except BaseException:
             self.processes.stop()
@@ -64,6 +66,10 @@ class LocalFederation:
     ) -> None:
         self.control.close()
         self.processes.stop()
+
+    def key(self, number: int) -> Path:
+        """A node's private key."""
+        return (self.keys or self.folder) / f"node-{number}.key"
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait for it."""
@@ -83,7 +89,7 @@ class LocalFederation:
                 raise RuntimeError(f"the SuperLink did not start; see {self.processes.logs / 'superlink.log'}")
             time.sleep(0.1)
 
-    def start_node(self, number: int, key: Path | None = None) -> None:
+    def start_node(self, number: int) -> None:
         """Start a SuperNode with its block of clients.
 
         After it was killed, a SuperLink believes for up to a minute that it is there and refuses another with its key.
@@ -96,7 +102,7 @@ class LocalFederation:
             command += ["--insecure"]
         else:
             command += ["--root-certificates", str(self.certificates.authority)]
-            command += ["--auth-supernode-private-key", str(key or self.folder / f"node-{number}.key")]
+            command += ["--auth-supernode-private-key", str(self.key(number))]
         if self.warm:
             command += ["--isolation", "process"]
         self.processes.start(f"node-{number}", command, self.folder)
