@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import FedDWAPlus
+from feddwa.build import choose_device, load_task, make_network
 from feddwa.config import RunConfig
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Rows, Settings, evaluate
 from feddwa.engine.rows import repeat, take
-from feddwa.experiment import choose_device, load_task, make_network
 from feddwa.federation import Federation
 from feddwa.mixing import mix_groups, parameter_groups, part_of
 from feddwa.sketch import sketch

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 import feddwa
 from feddwa import FedDWA, InputError
+from feddwa.build import load_task
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.task import from_arrays
-from feddwa.experiment import load_task, run_tasks
+from feddwa.experiment import run_tasks
 from tests.data.conftest import REAL_DATA
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.build import choose_device, load_task, make_engine
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import SOURCES
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
-from feddwa.experiment import choose_device, load_task, make_engine
 from feddwa.federation import Federation, Round
 
 if TYPE_CHECKING:

@@ -13,21 +13,26 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa import checkpoint, metrics, models, runs
+from feddwa import checkpoint, metrics, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.build import (
+    check_single_samples,
+    choose_device,
+    dtype_of,
+    engine_on,
+    load_task,
+    make_engine,
+    program_kind,
+    settings_of,
+    try_batch,
+)
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import PAPER, RunConfig
-from feddwa.data import partition as partitions
-from feddwa.data import sources
-from feddwa.data.dataset import Dataset
 from feddwa.data.describe import describe
-from feddwa.data.federated import bring, federate
-from feddwa.data.files import first_line
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows, Settings, keys, together
+from feddwa.engine import Engine, Rows, together
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
@@ -48,15 +53,6 @@ class Result:
     buffers: Rows  # (N, *shape) and BatchNorm statistics
     partition: Partition
     path: str | None = None  # the run directory
-
-
-def load_task(config: RunConfig) -> Task:
-    """Load and divide the data that a configuration names."""
-    runs.check_free(config.out)
-    dataset = sources.load(config.dataset, config.data_dir)
-    clients = config.clients or max(1, dataset.owners)
-    division = partitions.make(config.partition, config.partition_parameters(), dataset, clients, config.seed)
-    return Task(dataset, division)
 
 
 def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
@@ -88,7 +84,7 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     if len(pairs) == 1 or pairs[0][0].backend == "sequential":
         return [_run(*pair, engine, observe) for pair, engine in zip(pairs, engines, strict=True)]
-    name = ("stack", _kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
+    name = ("stack", program_kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
@@ -149,7 +145,7 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _federation(config: RunConfig, engine: Engine) -> Federation:
     """The federation of a resolved configuration before its first round."""
-    _check_single_samples(engine)
+    check_single_samples(engine)
     algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
     faults = Faults.parse(config.fault)
     return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
@@ -189,9 +185,9 @@ def simulate(
         device=device, clients=task.clients, batchnorm=batchnorm, fault=fault,
     ).resolved()  # fmt: skip
     module = copy.deepcopy(model)
-    engine = _engine(algorithm, module, task, choose_device(device), _settings(config), seed, _dtype(model), loss)
-    _try(engine)
-    _check_single_samples(engine)
+    engine = engine_on(algorithm, module, task, choose_device(device), settings_of(config), seed, dtype_of(model), loss)
+    try_batch(engine)
+    check_single_samples(engine)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     federation = Federation(algorithm, engine, participation, batchnorm=batchnorm, faults=Faults.parse(fault))
     return _drive(federation, task, rounds, names, observe)
@@ -204,102 +200,6 @@ def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
     return ALGORITHMS[algorithm](), algorithm
-
-
-def _try(engine: Engine) -> None:
-    """One batch through model and loss, to say in one line where they and the data do not fit."""
-    x, y = engine.data.batch(engine.data.splits["test"].index[0, :1], engine.dtype)
-    engine.module.eval()
-    with torch.no_grad():
-        try:
-            outputs = engine.module(x)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise InputError(
-                f"model: does not take {x.dtype} samples {tuple(x.shape[1:])}: {first_line(error)}"
-            ) from error
-        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
-        if scores is not None and scores < engine.data.classes:
-            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
-        try:
-            engine.loss(outputs, y)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
-            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
-
-
-def _check_single_samples(engine: Engine) -> None:
-    """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
-    width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes
-    alone = (sizes % width == 1).nonzero().flatten() if width > 1 else torch.arange(len(sizes))
-    if not len(alone) or not any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
-        return
-    x, _ = engine.data.batch(engine.data.splits["train"].index[0, :1], engine.dtype)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(engine.module).train()(x)
-    except ValueError:
-        client, size = int(alone[0]), int(sizes[alone[0]])
-        raise InputError(
-            f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
-            "which this model's BatchNorm has no variance; take another batch size"
-        ) from None
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
-
-
-def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The network of a configuration, initialised from its own key."""
-    if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
-        what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
-        raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.shape, dataset.classes, config.dataset)
-
-
-def make_engine(config: RunConfig, task: Task) -> Engine:
-    """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
-    module, device, settings = make_network(config, task.dataset), choose_device(config.device), _settings(config)
-    dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
-    engine = _engine(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
-    programs = task.keep(("programs", _kind(config)), dict)
-    return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
-
-
-def _kind(config: RunConfig) -> object:
-    """What programs depend on, besides data and step."""
-    return config.model, config.dtype, choose_device(config.device)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of a name; "auto" is the GPU if there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: no GPU found; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _settings(config: RunConfig) -> Settings:
-    return Settings(config.epochs, config.batch_size or PAPER.batch_size, PAPER.lr if config.lr is None else config.lr)
-
-
-def _engine(
-    algorithm: Algorithm,
-    module: nn.Module,
-    task: Task,
-    device: torch.device,
-    settings: Settings,
-    seed: int,
-    dtype: torch.dtype,
-    loss: Loss = F.cross_entropy,
-) -> Engine:
-    samples = task.keep(("samples", device), lambda: bring(task.dataset, task.partition, device))
-    data = federate(task.dataset, task.partition, device, samples)
-    if algorithm.validation:
-        rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
-        data = data.hold_out(algorithm.validation, rng)
-    return Engine(module, data, settings, seed, loss, dtype)
 
 
 def _drive(

@@ -47,8 +47,8 @@ class ListConfig:
 
 def partition_command(config: PartitionConfig) -> int:
     """`feddwa partition`."""
+    from feddwa.build import load_task
     from feddwa.data import describe
-    from feddwa.experiment import load_task
 
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "out"}
     task = load_task(RunConfig(algorithm="local", **shared).resolved())

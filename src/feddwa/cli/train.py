@@ -65,7 +65,8 @@ def compare_command(config: CompareConfig) -> int:
 
 def compare_runs(config: CompareConfig, out: Path) -> int:
     """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
-    from feddwa.experiment import load_task, make_network, resume_task, run_task
+    from feddwa.build import load_task, make_network
+    from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
     from feddwa.report.reading import read

@@ -17,9 +17,9 @@ from flwr.supercore import log
 from torch import Tensor
 
 from feddwa import __version__, updates
+from feddwa.build import make_engine
 from feddwa.engine import Scores
 from feddwa.engine.rows import put_state, take_state
-from feddwa.experiment import make_engine
 from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config

@@ -18,10 +18,11 @@ import torch
 from safetensors.torch import load_file
 
 from feddwa import runs
+from feddwa.build import load_task, make_network
 from feddwa.data import sources
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
-from feddwa.experiment import Observer, Result, load_task, make_network
+from feddwa.experiment import Observer, Result
 from feddwa.flower.settings import FlowerConfig
 
 if TYPE_CHECKING:

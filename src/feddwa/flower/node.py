@@ -19,11 +19,11 @@ from torch import Tensor
 from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
 from feddwa.batchnorm import Border
+from feddwa.build import make_engine
 from feddwa.engine import Row, Rows, State
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import grown, take_state, to_devices
-from feddwa.experiment import make_engine
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
 from feddwa.halves import ClientHalf, begin

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feddwa.build import load_task
 from feddwa.data import own, sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, Split
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.errors import InputError
-from feddwa.experiment import load_task
 from feddwa.flower.settings import FlowerConfig
 
 Values = tuple[tuple[str, Any], ...]  # a node config that can be the key of a cache

@@ -14,13 +14,13 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from feddwa.batchnorm import Border
+from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Row, Scores, State
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_state, tensors
-from feddwa.experiment import make_engine
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from feddwa.algorithms import ClusterFL
+from feddwa.build import make_engine
 from feddwa.config import RunConfig
-from feddwa.experiment import make_engine
 from feddwa.federation import Federation
 from feddwa.paper import run
 

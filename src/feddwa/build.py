@@ -1,0 +1,131 @@
+"""From a configuration to its parts: data, network, engine. `experiment` runs them, `flower` where nodes are real."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from feddwa import models, runs
+from feddwa.algorithms import Algorithm
+from feddwa.config import PAPER, RunConfig
+from feddwa.data import partition as partitions
+from feddwa.data import sources
+from feddwa.data.dataset import Dataset
+from feddwa.data.federated import bring, federate
+from feddwa.data.files import first_line
+from feddwa.data.task import Task
+from feddwa.engine import Engine, Settings, keys
+from feddwa.engine.network import Loss
+from feddwa.errors import InputError
+
+
+def load_task(config: RunConfig) -> Task:
+    """Load and divide the data that a configuration names."""
+    runs.check_free(config.out)
+    dataset = sources.load(config.dataset, config.data_dir)
+    clients = config.clients or max(1, dataset.owners)
+    division = partitions.make(config.partition, config.partition_parameters(), dataset, clients, config.seed)
+    return Task(dataset, division)
+
+
+def try_batch(engine: Engine) -> None:
+    """One batch through model and loss, to say in one line where they and the data do not fit."""
+    x, y = engine.data.batch(engine.data.splits["test"].index[0, :1], engine.dtype)
+    engine.module.eval()
+    with torch.no_grad():
+        try:
+            outputs = engine.module(x)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise InputError(
+                f"model: does not take {x.dtype} samples {tuple(x.shape[1:])}: {first_line(error)}"
+            ) from error
+        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
+        if scores is not None and scores < engine.data.classes:
+            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
+        try:
+            engine.loss(outputs, y)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
+            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+
+
+def check_single_samples(engine: Engine) -> None:
+    """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
+    width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes
+    alone = (sizes % width == 1).nonzero().flatten() if width > 1 else torch.arange(len(sizes))
+    if not len(alone) or not any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
+        return
+    x, _ = engine.data.batch(engine.data.splits["train"].index[0, :1], engine.dtype)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(engine.module).train()(x)
+    except ValueError:
+        client, size = int(alone[0]), int(sizes[alone[0]])
+        raise InputError(
+            f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
+            "which this model's BatchNorm has no variance; take another batch size"
+        ) from None
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The type of its parameters."""
+    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
+
+
+def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
+    """The network of a configuration, initialised from its own key."""
+    if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
+        what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
+        raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
+        return models.make(config.model, dataset.shape, dataset.classes, config.dataset)
+
+
+def make_engine(config: RunConfig, task: Task) -> Engine:
+    """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
+    module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
+    dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
+    engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    programs = task.keep(("programs", program_kind(config)), dict)
+    return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
+
+
+def program_kind(config: RunConfig) -> object:
+    """What programs depend on, besides data and step."""
+    return config.model, config.dtype, choose_device(config.device)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; "auto" is the GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: no GPU found; use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def settings_of(config: RunConfig) -> Settings:
+    """How clients train."""
+    return Settings(config.epochs, config.batch_size or PAPER.batch_size, PAPER.lr if config.lr is None else config.lr)
+
+
+def engine_on(
+    algorithm: Algorithm,
+    module: nn.Module,
+    task: Task,
+    device: torch.device,
+    settings: Settings,
+    seed: int,
+    dtype: torch.dtype,
+    loss: Loss = F.cross_entropy,
+) -> Engine:
+    """An engine for a task, with what the algorithm wants held back held back."""
+    samples = task.keep(("samples", device), lambda: bring(task.dataset, task.partition, device))
+    data = federate(task.dataset, task.partition, device, samples)
+    if algorithm.validation:
+        rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
+        data = data.hold_out(algorithm.validation, rng)
+    return Engine(module, data, settings, seed, loss, dtype)
