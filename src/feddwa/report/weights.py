@@ -19,13 +19,15 @@ class Panel(NamedTuple):
     cohort: np.ndarray  # (m,) the clients' numbers
 
 
-def draw_weights(panels: Sequence[Panel], path: str | Path, groups: np.ndarray | None = None) -> None:
+def draw_weights(
+    panels: Sequence[Panel], path: str | Path, groups: np.ndarray | None = None, columns: int = PANELS_PER_ROW
+) -> None:
     """Heat maps side by side; white lines part the true groups, where there are any."""
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure  # only the commands that draw pay for the import
     from matplotlib.ticker import MaxNLocator
 
-    columns = min(len(panels), PANELS_PER_ROW)
+    columns = min(len(panels), columns)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(2.9 * columns + 1.0, 3.0 * lines + 0.4), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
