@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import sys
 import time
 
 import httpx
@@ -53,10 +54,16 @@ def serve(addresses: list[str], root_certificates: str | None, parent: int | Non
     work = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     while parent is None or _alive(parent):
         for address, client in clients.items():
-            with contextlib.suppress(httpx.TransportError):  # the SuperNode is away
+            try:
                 task = client.AcquireTask(work)
-                if task.token and os.fork() == 0:
-                    _run(address, task.token, insecure, certificates)
+            except httpx.TransportError:  # the SuperNode is away
+                continue
+            except httpx.HTTPStatusError as error:
+                print(f"{address}: {error}", file=sys.stderr, flush=True)
+                time.sleep(1)
+                continue
+            if task.token and os.fork() == 0:
+                _run(address, task.token, insecure, certificates)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -17,6 +17,7 @@ from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 
 LARGEST = 2**40  # samples: more than any site has, few enough to be multiplied
+MOST = 10_000  # clients of one node: each has a row on the server
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Description:
         first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
         shape, classes = codec.setting(facts, "shape", list), codec.setting(facts, "classes", int)
         in_place = first == -1 or 0 <= first <= total - clients
-        if not 1 <= clients <= 2**20 or not in_place or not 1 <= classes <= 2**20 or not all(n > 0 for n in shape):
+        if not 1 <= clients <= MOST or not in_place or not 1 <= classes <= 2**20 or not all(n > 0 for n in shape):
             raise Malformed("a node that holds nothing, or too much")
         tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
         shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
