@@ -24,7 +24,7 @@ from feddwa.paper.store import Record, code_version, settings
 Observer = Callable[[dict[str, Any]], None]
 CHECKPOINT_EVERY = 25  # rounds
 KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are kept, besides the last
-PAIRWISE = ("feddwa", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
+PAIRWISE = ("feddwa", "feddwa_plus", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
 TOP = 5  # partners that are looked at, the client itself among them
 
 
