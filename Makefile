@@ -9,8 +9,9 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/feddwa compare --algorithms feddwa local fedavg
 
+# A process per core, each with one thread: small tensors gain nothing from more.
 test: $(READY)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -55,6 +55,17 @@ def plain_net() -> nn.Module:
 FUZZED: Counter[str] = Counter()  # cases tried by the fuzzers, by what they try
 
 
+def pytest_sessionfinish(session) -> None:
+    """A worker of many tells what it has tried to the one that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["fuzzed"] = dict(FUZZED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    FUZZED.update(getattr(node, "workeroutput", {}).get("fuzzed", {}))
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     if FUZZED:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(FUZZED.items()))
