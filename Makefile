@@ -20,7 +20,7 @@ lint: $(READY)
 
 # Lines that only other processes run (kills, nodes) do not count, so the real share is a little higher.
 coverage: $(READY)
-	$(BIN)/pytest --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term
 
 # Asks the index for known vulnerabilities of the pinned versions.
 audit: $(READY)
