@@ -1,5 +1,7 @@
 """Convolution, pooling and BatchNorm with parameters per client against torch's own, one client at a time."""
 
+import importlib.util
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -7,6 +9,12 @@ from torch.nn import functional as F
 from feddwa.engine import stacked_norm, stacked_ops
 from feddwa.engine.stacked_norm import batch_norm
 from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
+
+NO_TRITON = importlib.util.find_spec("triton") is None
+KERNELS = pytest.param("kernels", marks=pytest.mark.skipif(NO_TRITON, reason="needs Triton"))
+FORMS = ["channels", "patches", KERNELS]
+EXACT = {"channels": torch.float64, "patches": torch.float64, "kernels": torch.float32}  # what a form adds up in
+CLOSE = {torch.float64: {"rtol": 1e-10, "atol": 1e-10}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
 
 GEOMETRIES = [
     {},
@@ -24,34 +32,34 @@ def grads(function, *inputs):
     return (value, *pull(torch.ones_like(value)))
 
 
-@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_convolution(geometry, patches, monkeypatch):
-    """ "patches" is the form for a GPU; its arithmetic is checked on any machine."""
-    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
+def test_convolution(geometry, form, monkeypatch):
+    """The forms for a GPU, too: their arithmetic is checked on any machine, that of kernels by Triton's interpreter."""
+    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
     torch.manual_seed(0)
-    x = torch.randn(3, 4, 2, 9, 8, dtype=torch.float64)  # (m, B, C, H, W)
-    weight = torch.randn(3, 5, 2, 3, 2, dtype=torch.float64)
-    bias = torch.randn(3, 5, dtype=torch.float64)
+    dtype = EXACT[form]
+    x = torch.randn(3, 4, 2, 9, 8, dtype=dtype)  # (m, B, C, H, W)
+    weight, bias = torch.randn(3, 5, 2, 3, 2, dtype=dtype), torch.randn(3, 5, dtype=dtype)
     ours = torch.vmap(lambda *own: grads(lambda x, w, b: conv2d(x, w, b, **geometry), *own))(x, weight, bias)
     for client in range(3):
         theirs = grads(lambda x, w, b: F.conv2d(x, w, b, **geometry), x[client], weight[client], bias[client])
         for mine, yours in zip(ours, theirs, strict=True):
-            assert torch.allclose(mine[client], yours, rtol=1e-10, atol=1e-10)
+            assert torch.allclose(mine[client], yours, **CLOSE[dtype])
 
 
-@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
-def test_convolution_of_shared_images(patches, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
+@pytest.mark.parametrize("form", FORMS)
+def test_convolution_of_shared_images(form, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
     x, weight = torch.randn(4, 2, 6, 6), torch.randn(3, 5, 2, 3, 3)
     ours = torch.vmap(lambda w: conv2d(x, w))(weight)
     assert torch.allclose(ours, torch.stack([F.conv2d(x, w) for w in weight]), atol=1e-5)
 
 
-@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}])
-def test_pooling(window, patches, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "by_patches", lambda x: patches)
+def test_pooling(window, form, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64).relu()  # with ties at zero
     ours = torch.vmap(lambda own: grads(lambda x: max_pool2d(x, **window), own))(x)
@@ -60,9 +68,9 @@ def test_pooling(window, patches, monkeypatch):
         assert all(torch.allclose(mine[client], yours, rtol=1e-12) for mine, yours in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
-def test_batch_norm(patches, monkeypatch):
-    monkeypatch.setattr(stacked_norm, "by_patches", lambda x: patches)
+@pytest.mark.parametrize("form", FORMS)
+def test_batch_norm(form, monkeypatch):
+    monkeypatch.setattr(stacked_norm, "form", lambda x: form)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64) * 3 + 1  # (m, B, C, H, W)
     weight, bias, mean = (torch.randn(3, 5, dtype=torch.float64) for _ in range(3))
@@ -84,8 +92,8 @@ def test_batch_norm(patches, monkeypatch):
     assert not torch.allclose(ours[-1], var)
 
 
-@pytest.mark.parametrize("patches", [False, True], ids=["channels", "patches"])
-def test_networks_reach_these_forms(patches, monkeypatch):
+@pytest.mark.parametrize("form", FORMS)
+def test_networks_reach_these_forms(form, monkeypatch):
     """A torch that calls its operations by other names would silently lose the speed."""
     from torch import nn
 
@@ -94,7 +102,7 @@ def test_networks_reach_these_forms(patches, monkeypatch):
 
     seen = []
     for home in (stacked_ops, stacked_norm):
-        monkeypatch.setattr(home, "by_patches", lambda x: seen.append(x.ndim) or patches)
+        monkeypatch.setattr(home, "form", lambda x: seen.append(x.ndim) or form)
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.BatchNorm2d(3))
     rows = {name: torch.stack([value, value]) for name, value in net.state_dict().items()}
 

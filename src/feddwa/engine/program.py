@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from feddwa.engine.record import record
 
 Flat = Sequence[Tensor]
 Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, keys) -> new work; leading axis = rows
 
-# Eager runs of a shape before it is traced: tracing costs about half a second, an eager step some milliseconds more
-# than a traced one on a CPU, and on a GPU a multiple of it.
-TRACE_AFTER = {"cpu": 50, "cuda": 3}
+# Eager runs of a shape before it is recorded: recording costs some tens of milliseconds, an eager step one or two more
+# than a recorded one on a CPU, and on a GPU a multiple of it.
+TRACE_AFTER = {"cpu": 10, "cuda": 1}
 
 # Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a trace, a graph)
 # than some rows too many: there, numbers of rows are rounded up to these.
@@ -116,7 +117,7 @@ class Program:
         if index.shape not in self._traced:
             own = slice(rows) if isinstance(rows, int) else rows
             example = [value[own].clone() for value in (*self.work, *self.constants)]
-            module = make_fx(self._flat_step)(*example, index, keys)
+            module = record(self._flat_step, [*example, index, keys])
             self._traced[index.shape] = in_place(module).forward
         return self._traced[index.shape]
 
@@ -185,7 +186,7 @@ def _drop_identities(graph: fx.Graph) -> None:
     """Remove views, expansions and multiplications by one that change nothing; batching rules leave many."""
     views = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
     for node in list(graph.nodes):
-        unchanged = node.target in views and node.meta["tensor_meta"].shape == node.args[0].meta["tensor_meta"].shape
+        unchanged = node.target in views and node.meta["shape"] == node.args[0].meta["shape"]
         if unchanged or (node.target is aten.mul.Scalar and node.args[1] == 1 and node.args[0].op != "placeholder"):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)

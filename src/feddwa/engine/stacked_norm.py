@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.stacked_ops import batched, by_patches, into_channels
+from feddwa.engine.stacked_ops import batched, form, into_channels
 
 aten = torch.ops.aten
 
@@ -120,7 +120,7 @@ def _backward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, deviati
 
 def _merge(x: Tensor, dim: int | None, m: int) -> Any:
     """x with all clients' channels as one channel axis; how to undo that; and where the client axis is then."""
-    if by_patches(x):
+    if form(x) != "channels":
         planes = batched(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_ops leaves it in memory
         _, channels, batch, height, width = planes.shape
         merged = planes.reshape(1, m * channels, batch * height, width)  # a channel's batch is one tall image

@@ -2,13 +2,16 @@
 
 `vmap` of a convolution with a kernel per client is a grouped convolution, and what follows it copies the result into
 another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
-next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there we gather
-the patches and multiply, one matrix product per client: the channels stand before the batch in memory, (m, C, B, H, W),
-from one layer to the next, so that a client's whole batch is one matrix. Both are ordinary `autograd.Function`s with a
-rule for `vmap`; for a single client they are torch's own operations.
+next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
+matrix product per client, of its kernels and its patches: the channels stand before the batch in memory,
+(m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. Where Triton is at hand,
+kernels of our own gather the patches as they multiply (`engine/kernels.py`); else, and in float64, we write them out.
+All are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operations.
 """
 
-from typing import Any
+import functools
+import importlib.util
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -61,9 +64,16 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     return F.adaptive_avg_pool2d(x, output_size)
 
 
-def by_patches(x: Tensor) -> bool:
-    """Whether a stacked convolution gathers patches (GPU) or merges clients into channels (CPU)."""
-    return x.is_cuda
+def form(x: Tensor) -> Literal["channels", "patches", "kernels"]:
+    """How stacked operations are done: clients merged into channels, patches written out, or kernels of our own."""
+    if not x.is_cuda:
+        return "channels"
+    return "kernels" if x.dtype != torch.float64 and _has_triton() else "patches"
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _pair(value: Any) -> Pair:
@@ -105,7 +115,14 @@ class _Conv(torch.autograd.Function):
         m = info.batch_size
         weight = batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
         bias = batched(bias, in_dims[2], m)  # (m, O)
-        if by_patches(x):
+        how = form(x)
+        if how == "kernels":
+            from feddwa.engine import kernels
+
+            x = batched(x, in_dims[0], m).transpose(1, 2)
+            out = kernels.conv(x, weight, bias, *geometry, kernels.precision())
+            return (out.transpose(1, 2), x.new_empty(0)), (0, None)
+        if how == "patches":
             patches = _patches(batched(x, in_dims[0], m), weight, geometry)
             columns = patches.flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
             out = (weight.flatten(2) @ columns).add_(bias.unsqueeze(2))  # (m, O, B L)
@@ -145,8 +162,11 @@ class _ConvBackward(torch.autograd.Function):
     ) -> Any:
         m = info.batch_size
         weight = batched(weight, in_dims[2], m)
-        if by_patches(x):
+        how = form(x)
+        if how != "channels":
             gradient, x = batched(gradient, in_dims[0], m), batched(x, in_dims[1], m)
+            if how == "kernels":
+                return _kernel_gradients(gradient, x, weight, geometry, wanted), (0, 0, 0)
             return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0, 0)
         gradient = into_channels(batched(gradient, in_dims[0], m, 1), 1)
         x = into_channels(batched(x, in_dims[1], m, 1), 1)
@@ -193,6 +213,22 @@ def _patch_gradients(
     if wanted[2]:
         to_bias = columns.sum(2)
     return to_x, to_weight, to_bias
+
+
+def _kernel_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted: Wanted
+) -> tuple[Tensor | None, ...]:
+    """The same without the patches."""
+    from feddwa.engine import kernels
+
+    gradient, x, precision = gradient.transpose(1, 2), x.transpose(1, 2), kernels.precision()
+    to_x = to_weight = to_bias = None
+    if wanted[0]:
+        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], *geometry, precision).transpose(1, 2)
+    if wanted[1] or wanted[2]:
+        both = kernels.conv_to_weight(gradient, x, weight.shape[3:], *geometry, precision)
+        to_weight, to_bias = both[..., :-1].reshape(weight.shape), both[..., -1]
+    return to_x, to_weight if wanted[1] else None, to_bias if wanted[2] else None
 
 
 def _long_product(a: Tensor, b: Tensor, batch: int) -> Tensor:
@@ -243,8 +279,13 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
-        if by_patches(x):
+        how = form(x)
+        if how != "channels":
             x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
+            if how == "kernels" and _side_by_side(window):
+                from feddwa.engine import kernels
+
+                return (kernels.pool(x, window[0]).transpose(1, 2), x.new_empty(0)), (0, None)
             pair = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)
             return tuple(value.unflatten(0, x.shape[:2]).transpose(1, 2) for value in pair), (0, 0)
         out, places = aten.max_pool2d_with_indices(into_channels(x, in_dims[0]), *window)
@@ -268,10 +309,16 @@ class _MaxPoolBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
-        if by_patches(x):
-            gradient, x, places = (  # (m, C, B, H, W)
-                v.movedim(dim, 0).transpose(1, 2) for v, dim in zip((gradient, x, places), in_dims, strict=False)
+        how = form(x)
+        if how != "channels":
+            gradient, x = (
+                own.movedim(dim, 0).transpose(1, 2) for own, dim in zip((gradient, x), in_dims, strict=False)
             )
+            if how == "kernels" and _side_by_side(window):
+                from feddwa.engine import kernels
+
+                return kernels.pool_to_input(gradient, x, window[0]).transpose(1, 2), 0
+            places = places.movedim(in_dims[2], 0).transpose(1, 2)  # all (m, C, B, H, W)
             if window[0] == window[1] and window[3] == (1, 1):  # windows that do not overlap: one value a place
                 zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(3)
                 out = zeros.scatter_(3, places.flatten(3), gradient.flatten(3)).reshape(x.shape)
@@ -285,3 +332,9 @@ class _MaxPoolBackward(torch.autograd.Function):
         )
         out = aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
         return out.unflatten(1, (info.batch_size, -1)), 1
+
+
+def _side_by_side(window: Any) -> bool:
+    """Windows that do not overlap and do not reach over the edge."""
+    size, stride, padding, dilation, ceil_mode = window
+    return bool(size == stride and padding == (0, 0) and dilation == (1, 1) and not ceil_mode)
