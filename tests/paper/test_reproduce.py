@@ -1,14 +1,18 @@
 """Cells are run once, stored under stable names, and go on where they stopped; at smoke scale, on digits."""
 
 import dataclasses
+import importlib.util
 import json
 import math
+import subprocess
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import feddwa
 from feddwa.algorithms import FedDWA
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
@@ -229,3 +233,19 @@ def test_testing_guidance_models_changes_no_model():
     assert all(torch.equal(value, shown.server["model"][name]) for name, value in plain.server["model"].items())
     with pytest.raises(InputError, match="--param tested"):
         FedDWA(guidance="last", tested="guidance")
+
+
+def test_an_archive_names_its_commit(tmp_path):
+    """On a machine without the repository results still say which code made them; nobody types it."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        pytest.skip("needs the repository")
+    git = ["git", "-C", str(root)]
+    archive = subprocess.run([*git, "archive", "HEAD", "src/feddwa/paper"], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "x"], cwd=tmp_path, input=archive, check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    path = tmp_path / "src/feddwa/paper/store.py"
+    spec = importlib.util.spec_from_file_location("archived_store", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.code_version() == f"feddwa {feddwa.__version__}, {commit[:10]}"

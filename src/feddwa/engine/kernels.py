@@ -12,12 +12,18 @@ into three parts of that width, which keeps the digits of float32.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # ruff: noqa: E741  (O is the number of output channels, as in every paper)
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
-TILE = 128  # places, or single values, per program
+Pair = tuple[int, int]
+TILE = 64  # places per program of a convolution
+DEPTH = {"tf32": 32, "tf32x3": 16}  # terms of a sum that are added at once
+BLOCK = 512  # single values per program of an element-wise kernel
 MANY = 1024  # programs that keep a GPU busy
 
 
@@ -28,15 +34,20 @@ def precision() -> str:
 
 # Batches differ in length, and strides with them: a kernel is compiled once for a layer, not for every such number.
 _ANY_SIZE = ["batch", "rows", "share", "count"]
-_ANY_STRIDE = [f"at_{axis}" for axis in ("m", "c", "o", "b", "h", "w", "gm", "go", "gb", "gh", "gw")]
+_ANY_STRIDE = [f"at_{axis}" for axis in ("m", "c", "b", "h", "w", "gm", "go", "gb", "gh", "gw")]
 _kernel = triton.jit(do_not_specialize=_ANY_SIZE + _ANY_STRIDE)
 
 
 @triton.jit
-def _place(k, n, KW: tl.constexpr, KK: tl.constexpr, OW: tl.constexpr, L: tl.constexpr):
-    """Patch entry k -> channel, kernel row, kernel column; n -> image, row, column."""
-    rest, spot = k % KK, n % L
-    return k // KK, rest // KW, rest % KW, n // L, spot // OW, spot % OW
+def _entry(k, KH: tl.constexpr, KW: tl.constexpr):
+    """Number k of a patch's entries -> its channel, kernel row and kernel column."""
+    return k // (KH * KW), k // KW % KH, k % KW
+
+
+@triton.jit
+def _pixel(n, H: tl.constexpr, W: tl.constexpr):
+    """Number n of a batch's pixels -> its image, row and column."""
+    return n // (H * W), n // W % H, n % W
 
 
 @_kernel
@@ -49,54 +60,28 @@ def _conv(
 ):  # fmt: skip
     """out[row, o, n] = bias[row, o] + sum_k weight[row, o, k] patch[row, k, n]."""
     K: tl.constexpr = C * KH * KW
-    L: tl.constexpr = OH * OW
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    b, oh, ow = _pixel(n, OH, OW)
+    top, left = oh * SH - PH, ow * SW - PW
+    corner = x + row * at_m + b * at_b + top * at_h + left * at_w  # an address is a corner and a step from it
     total = tl.zeros((BLOCK_O, BLOCK_N), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
-        c, i, j, b, oh, ow = _place(k[:, None], n[None, :], KW, KH * KW, OW, L)
-        h = oh * SH - PH + i * DH
-        w = ow * SW - PW + j * DW
-        inside = (k[:, None] < K) & (b < batch) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        patch = tl.load(x + row * at_m + c * at_c + b * at_b + h * at_h + w * at_w, mask=inside, other=0.0)
-        own = (o[:, None] < O) & (k[None, :] < K)
+        c, i, j = _entry(k, KH, KW)
+        real = (k < K)[:, None] & (b < batch)[None, :]
+        if PH + PW > 0:
+            h, w = top[None, :] + (i * DH)[:, None], left[None, :] + (j * DW)[:, None]
+            real &= (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        step = c * at_c + i * DH * at_h + j * DW * at_w
+        patch = tl.load(corner[None, :] + step[:, None], mask=real, other=0.0)
+        own = (o < O)[:, None] & (k < K)[None, :]
         kernel = tl.load(weight + row * O * K + o[:, None] * K + k[None, :], mask=own, other=0.0)
         total = tl.dot(kernel, patch, total, input_precision=PRECISION)
     total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[:, None]
-    real = (o[:, None] < O) & (n[None, :] < batch * L)
-    tl.store(out + (row * O + o[:, None]) * batch * L + n[None, :], total.to(out.dtype.element_ty), mask=real)
-
-
-@_kernel
-def _conv_to_input(
-    gradient, weight, out, batch, at_m, at_o, at_b, at_h, at_w,
-    O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """out[row, c, n] = sum over o, i, j of weight[row, o, c, i, j] gradient[row, o, what saw n through (i, j)]."""
-    K: tl.constexpr = O * KH * KW
-    row = tl.program_id(2).to(tl.int64)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    total = tl.zeros((BLOCK_C, BLOCK_N), dtype=tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        o, i, j, b, h, w = _place(k[:, None], n[None, :], KW, KH * KW, W, H * W)
-        top, left = h + PH - i * DH, w + PW - j * DW
-        oh, ow = top // SH, left // SW
-        seen = (top >= 0) & (left >= 0) & (top % SH == 0) & (left % SW == 0) & (oh < OH) & (ow < OW)
-        place = gradient + row * at_m + o * at_o + b * at_b + oh * at_h + ow * at_w
-        come = tl.load(place, mask=seen & (k[:, None] < K) & (b < batch), other=0.0)
-        entry = (k // (KH * KW)) * C * KH * KW + k % (KH * KW)  # of weight (O, C, kh, kw), channel apart
-        own = (c[:, None] < C) & (k[None, :] < K)
-        kernel = tl.load(weight + row * O * C * KH * KW + c[:, None] * KH * KW + entry[None, :], mask=own, other=0.0)
-        total = tl.dot(kernel, come, total, input_precision=PRECISION)
-    real = (c[:, None] < C) & (n[None, :] < batch * H * W)
-    tl.store(out + (row * C + c[:, None]) * batch * H * W + n[None, :], total.to(out.dtype.element_ty), mask=real)
+    place = out + (row * O + o[:, None]) * batch * OH * OW + n[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (b < batch)[None, :])
 
 
 @_kernel
@@ -107,44 +92,43 @@ def _conv_to_weight(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[piece, row, o, k] = sum over the piece's n of gradient[row, o, n] patch[row, k, n].
-
-    A patch has an entry more, K, that is always 1: its gradient is that of the bias.
-    """
+    """out[piece, row, o, k] = sum over the piece's n of gradient[row, o, n] patch[row, k, n]."""
     K: tl.constexpr = C * KH * KW
-    L: tl.constexpr = OH * OW
     tiles: tl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
     piece, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
     o = tl.program_id(0) % tiles * BLOCK_O + tl.arange(0, BLOCK_O)
     k = tl.program_id(0) // tiles * BLOCK_K + tl.arange(0, BLOCK_K)
+    c, i, j = _entry(k, KH, KW)
+    entry = x + row * at_m + c * at_c + i * DH * at_h + j * DW * at_w
+    channel = gradient + row * at_gm + o * at_go
     total = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32)
     for start in range(piece * share, piece * share + share, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
-        c, i, j, b, oh, ow = _place(k[:, None], n[None, :], KW, KH * KW, OW, L)
-        h = oh * SH - PH + i * DH
-        w = ow * SW - PW + j * DW
-        inside = (k[:, None] < K) & (b < batch) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        patch = tl.load(x + row * at_m + c * at_c + b * at_b + h * at_h + w * at_w, mask=inside, other=0.0)
-        patch = tl.where(k[:, None] == K, 1.0, patch).to(x.dtype.element_ty)
-        place = gradient + row * at_gm + o[:, None] * at_go + b * at_gb + oh * at_gh + ow * at_gw
-        come = tl.load(place, mask=(o[:, None] < O) & (b < batch), other=0.0)
+        b, oh, ow = _pixel(n, OH, OW)
+        top, left = oh * SH - PH, ow * SW - PW
+        real = (k < K)[:, None] & (b < batch)[None, :]
+        if PH + PW > 0:
+            h, w = top[None, :] + (i * DH)[:, None], left[None, :] + (j * DW)[:, None]
+            real &= (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        step = b * at_b + top * at_h + left * at_w
+        patch = tl.load(entry[:, None] + step[None, :], mask=real, other=0.0)
+        step = b * at_gb + oh * at_gh + ow * at_gw
+        come = tl.load(channel[:, None] + step[None, :], mask=(o < O)[:, None] & (b < batch)[None, :], other=0.0)
         total = tl.dot(come, tl.trans(patch), total, input_precision=PRECISION)
-    real = (o[:, None] < O) & (k[None, :] <= K)
-    place = out + ((piece * rows + row) * O + o[:, None]) * (K + 1) + k[None, :]
-    tl.store(place, total, mask=real)
+    place = out + ((piece * rows + row) * O + o[:, None]) * K + k[None, :]
+    tl.store(place, total, mask=(o < O)[:, None] & (k < K)[None, :])
 
 
 @_kernel
 def _pool(x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BLOCK: tl.constexpr):
     """out[p, oh, ow] = the largest value of its window of x (P, H, W); NaN where one is."""
-    OH: tl.constexpr = H // KH
-    OW: tl.constexpr = W // KW
-    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    corner = n // (OH * OW) * H * W + n // OW % OH * KH * W + n % OW * KW
-    best = tl.load(x + corner, mask=n < count)
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p, oh, ow = _pixel(n, H // KH, W // KW)
+    corner = x + p.to(tl.int64) * H * W + oh * KH * W + ow * KW
+    best = tl.load(corner, mask=n < count)
     for i in tl.static_range(KH):
         for j in tl.static_range(KW):
-            value = tl.load(x + corner + i * W + j, mask=n < count)
+            value = tl.load(corner + i * W + j, mask=n < count)
             best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + n, best, mask=n < count)
 
@@ -156,24 +140,21 @@ def _pool_to_input(
     """The gradient at the first place of each window's largest value (the last NaN, if any), zeros elsewhere."""
     OH: tl.constexpr = H // KH
     OW: tl.constexpr = W // KW
-    UP: tl.constexpr = (H + KH - 1) // KH  # windows, with those that are cut off at the edge and were not looked at
-    ACROSS: tl.constexpr = (W + KW - 1) // KW
-    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    p, oh, ow = n // (UP * ACROSS), n // ACROSS % UP, n % ACROSS
-    corner = p * H * W + oh * KH * W + ow * KW
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p, h, w = _pixel(n, H, W)
+    oh, ow = h // KH, w // KW
     whole = (n < count) & (oh < OH) & (ow < OW)
-    best = tl.load(x + corner, mask=whole)
+    corner = x + p.to(tl.int64) * H * W + oh * KH * W + ow * KW
+    best = tl.load(corner, mask=whole)
     place = tl.zeros((BLOCK,), dtype=tl.int32)
     for i in tl.static_range(KH):
         for j in tl.static_range(KW):
-            value = tl.load(x + corner + i * W + j, mask=whole)
+            value = tl.load(corner + i * W + j, mask=whole)
             better = (value > best) | (value != value)
             best, place = tl.where(better, value, best), tl.where(better, i * KW + j, place)
-    come = tl.load(gradient + (p * OH + oh) * OW + ow, mask=whole, other=0.0)
-    for i in tl.static_range(KH):
-        for j in tl.static_range(KW):
-            real = (n < count) & (oh * KH + i < H) & (ow * KW + j < W)
-            tl.store(out + corner + i * W + j, tl.where(place == i * KW + j, come, 0.0), mask=real)
+    mine = whole & (place == h % KH * KW + w % KW)
+    come = tl.load(gradient + p.to(tl.int64) * OH * OW + oh * OW + ow, mask=mine, other=0.0)
+    tl.store(out + n, come, mask=n < count)
 
 
 @torch.library.custom_op("feddwa::conv", mutates_args=())
@@ -189,31 +170,31 @@ def conv(
     _conv[triton.cdiv(batch * places[0] * places[1], TILE), triton.cdiv(outputs, block), m](
         x, weight.contiguous(), bias.contiguous(), out, batch, *x.stride(),
         outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        block, TILE, 32, precision,
+        block, TILE, DEPTH[precision], precision,
     )  # fmt: skip
     return out
 
 
-@torch.library.custom_op("feddwa::conv_to_input", mutates_args=())
 def conv_to_input(
-    gradient: Tensor,
-    weight: Tensor,
-    image: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    precision: str,
+    gradient: Tensor, weight: Tensor, image: Sequence[int], stride: Pair, padding: Pair, dilation: Pair, precision: str
 ) -> Tensor:
-    """The gradient (m, C, B, H, W) of the input, from that of the output (m, O, B, H', W')."""
-    m, outputs, channels, *size = weight.shape
-    batch, *places = gradient.shape[2:]
-    out = gradient.new_empty(m, channels, batch, *image)
-    block = _block(channels)
-    _conv_to_input[triton.cdiv(batch * image[0] * image[1], TILE), triton.cdiv(channels, block), m](
-        gradient, weight.contiguous(), out, batch, *gradient.stride(),
-        outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        block, TILE, 32, precision,
-    )  # fmt: skip
+    """The gradient (m, C, B, H, W) of the input, from that of the output (m, O, B, H', W').
+
+    It is a convolution, too: of the gradients, a stride apart and with zeros all around, and the kernels turned over.
+    """
+    apart = gradient
+    if stride != (1, 1):
+        lengths = [by * (n - 1) + 1 for by, n in zip(stride, gradient.shape[3:], strict=True)]
+        apart = gradient.new_zeros(*gradient.shape[:3], *lengths)
+        apart[..., :: stride[0], :: stride[1]] = gradient
+    margins: list[int] = []
+    for axis in (1, 0):  # `pad` begins with the last one
+        reach = dilation[axis] * (weight.shape[3 + axis] - 1)
+        before = reach - padding[axis]
+        margins += [before, image[axis] + reach - before - apart.shape[3 + axis]]
+    turned = weight.flip(3, 4).transpose(1, 2)  # (m, C, O, kh, kw)
+    none = weight.new_zeros(turned.shape[:2])
+    out: Tensor = conv(F.pad(apart, margins), turned, none, (1, 1), (0, 0), dilation, precision)
     return out
 
 
@@ -227,14 +208,14 @@ def conv_to_weight(
     dilation: list[int],
     precision: str,
 ) -> Tensor:
-    """The gradients (m, O, C kh kw + 1) of the kernels, and in the last column of the bias.
+    """The gradient (m, O, C, kh, kw) of the kernels.
 
     Long sums are cut into pieces, as many as it takes to keep the GPU busy, and the pieces added in a fixed order.
     """
     m, outputs, batch, *places = gradient.shape
     channels, image = x.shape[1], x.shape[3:]
-    entries = channels * size[0] * size[1] + 1
-    block_o, block_k, block_n = _block(outputs), min(64, _block(entries)), 32
+    entries = channels * size[0] * size[1]
+    block_o, block_k, block_n = _block(outputs), _block(entries), DEPTH[precision]
     tiles = triton.cdiv(outputs, block_o) * triton.cdiv(entries, block_k)
     steps = triton.cdiv(batch * places[0] * places[1], block_n)
     pieces = max(1, min(steps, triton.cdiv(MANY, tiles * m)))
@@ -245,7 +226,8 @@ def conv_to_weight(
         outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
         block_o, block_n, block_k, precision,
     )  # fmt: skip
-    return out.sum(0).to(x.dtype) if pieces > 1 else out[0].to(x.dtype)
+    found = out.sum(0) if pieces > 1 else out[0]
+    return found.to(x.dtype).reshape(m, outputs, channels, *size)
 
 
 @torch.library.custom_op("feddwa::pool", mutates_args=())
@@ -253,18 +235,15 @@ def pool(x: Tensor, size: list[int]) -> Tensor:
     """The maxima (..., H // kh, W // kw) of windows that do not overlap."""
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-2], *(length // own for length, own in zip(x.shape[-2:], size, strict=True)))
-    _pool[(triton.cdiv(out.numel(), 4 * TILE),)](x, out, out.numel(), *x.shape[-2:], *size, 4 * TILE)
+    _pool[(triton.cdiv(out.numel(), BLOCK),)](x, out, out.numel(), *x.shape[-2:], *size, BLOCK)
     return out
 
 
 @torch.library.custom_op("feddwa::pool_to_input", mutates_args=())
 def pool_to_input(gradient: Tensor, x: Tensor, size: list[int]) -> Tensor:
     """The gradient of the input of `pool`."""
-    x, gradient = x.contiguous(), gradient.contiguous()
-    out = torch.empty_like(x)
-    windows = [triton.cdiv(length, own) for length, own in zip(x.shape[-2:], size, strict=True)]
-    count = x[..., 0, 0].numel() * windows[0] * windows[1]
-    _pool_to_input[(triton.cdiv(count, 4 * TILE),)](gradient, x, out, count, *x.shape[-2:], *size, 4 * TILE)
+    x, gradient, out = x.contiguous(), gradient.contiguous(), x.new_empty(x.shape)
+    _pool_to_input[(triton.cdiv(x.numel(), BLOCK),)](gradient, x, out, x.numel(), *x.shape[-2:], *size, BLOCK)
     return out
 
 

@@ -225,10 +225,11 @@ def _kernel_gradients(
     to_x = to_weight = to_bias = None
     if wanted[0]:
         to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], *geometry, precision).transpose(1, 2)
-    if wanted[1] or wanted[2]:
-        both = kernels.conv_to_weight(gradient, x, weight.shape[3:], *geometry, precision)
-        to_weight, to_bias = both[..., :-1].reshape(weight.shape), both[..., -1]
-    return to_x, to_weight if wanted[1] else None, to_bias if wanted[2] else None
+    if wanted[1]:
+        to_weight = kernels.conv_to_weight(gradient, x, weight.shape[3:], *geometry, precision)
+    if wanted[2]:
+        to_bias = gradient.sum((2, 3, 4))
+    return to_x, to_weight, to_bias
 
 
 def _long_product(a: Tensor, b: Tensor, batch: int) -> Tensor:

@@ -86,7 +86,6 @@ def reproduce(
     device: str = "auto",
     dtype: str = "float32",
     time_limit: float | None = None,
-    version: str | None = None,
     tell: Tell = print,
     watch: Watch = lambda what, rounds: nullcontext(lambda line: None),
 ) -> Progress:
@@ -120,7 +119,7 @@ def reproduce(
             tell(f"{config.dataset}: not at hand, its columns are left out ({error})")
             progress.left += len(cell.missing)
             continue
-        _run(cell, config, store, progress, (start, time_limit), version, tell, watch)
+        _run(cell, config, store, progress, (start, time_limit), tell, watch)
     progress.without_data = [f"{dataset}: {why}" for dataset, why in absent.items()]
     return progress
 
@@ -131,7 +130,6 @@ def _run(
     store: Store,
     progress: Progress,
     clock: tuple[float, float | None],
-    version: str | None,
     tell: Tell,
     watch: Watch,
 ) -> None:
@@ -148,7 +146,7 @@ def _run(
                 observe,
             )
             for outcome in outcomes:
-                path = store.save(config, run.record_of(config, outcome, version))
+                path = store.save(config, run.record_of(config, outcome))
                 done += 1
                 accuracy = outcome.lines[-1]["before"]["all"]
                 tell(f"{cell}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")

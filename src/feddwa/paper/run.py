@@ -92,7 +92,7 @@ def _task(
     return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
 
 
-def record_of(config: RunConfig, outcome: Outcome, version: str | None = None) -> Record:
+def record_of(config: RunConfig, outcome: Outcome) -> Record:
     """An outcome as it is stored. Accuracies are percent.
 
     series.paper      participants, weighted by test samples, before local training: what the paper's code logs
@@ -106,7 +106,7 @@ def record_of(config: RunConfig, outcome: Outcome, version: str | None = None) -
     record = {
         "seed": outcome.seed,
         "config": settings(config),
-        "code": version or code_version(),
+        "code": code_version(),
         "hardware": hardware(summary["device"]),
         "dtype": config.dtype,
         "seconds": round(summary["seconds"] / summary.get("together", 1), 2),  # of a stack of seeds, the share of one

@@ -116,10 +116,12 @@ def to_text(record: Record) -> str:
 
 @functools.cache
 def code_version() -> str:
-    """The commit of the code, or the package's version where there is none."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=10"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return f"feddwa {__version__}"
-    return f"feddwa {__version__}, {found}"
+    """The commit of the code: of the archive that it was unpacked from, else of the repository around it, if any."""
+    commit = Path(__file__).with_name("commit.txt").read_text(encoding="utf-8").strip()  # `git archive` fills it in
+    if commit.startswith("$"):
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=10"]
+        try:
+            commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            return f"feddwa {__version__}"
+    return f"feddwa {__version__}, {commit[:10] if len(commit) == 40 else commit}"
