@@ -209,7 +209,7 @@ def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
     while len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE:
         begun = time.perf_counter()
         rounds.append(federation.step())
-        took = time.perf_counter() - begun  # of the last one: the first ones also trace and warm up
+        took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
     broken = np.flatnonzero(~torch.isfinite(federation.scores.loss).cpu().numpy())
     if len(broken):
         yield Finding(

@@ -52,7 +52,7 @@ def test_three_rounds_agree_with_the_plain_loop(network, dtype):
 
 def test_traced_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
     eager = train(Trainer, make_engine(conv_net, torch.float32))
-    monkeypatch.setattr("feddwa.engine.program.TRACE_AFTER", {"cpu": 0})
+    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 0})
     traced = train(Trainer, make_engine(conv_net, torch.float32))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(traced), strict=True))
 
@@ -88,7 +88,7 @@ def test_rows_rounded_up_change_nothing(network, monkeypatch):
     """As on a GPU: rows that are only there to make the shape one that recurs."""
     expected = train(SequentialTrainer, make_engine(NETWORKS[network]))
     monkeypatch.setitem(program.ROUNDED, "cpu", True)
-    monkeypatch.setitem(program.TRACE_AFTER, "cpu", 1)
+    monkeypatch.setitem(program.RECORD_AFTER, "cpu", 1)
     seen = set()
     run = program.Program._run
     monkeypatch.setattr(

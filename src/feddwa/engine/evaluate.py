@@ -36,7 +36,8 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
         active = int((sizes > start).sum())
         samples = index[:active, start : start + width]
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
-        hits, losses = _score(engine, _first(model, active), _first(buffers, active), samples)
+        with engine.products():
+            hits, losses = _score(engine, _first(model, active), _first(buffers, active), samples)
         right[:active] += hits.masked_fill(~real.to(device), 0).sum(1)
         loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
     back, total = torch.argsort(by_size), sizes.to(torch.float64)

@@ -1,10 +1,10 @@
 """A step of many clients as one compiled program.
 
 `vmap` turns the step of one client into a step of a stack. Run eagerly, the transforms of `torch.func` cost tens of
-microseconds per operation, more than the arithmetic of a small network. So a shape that recurs is traced once into a
-flat list of ATen calls (vmap and grad are resolved while tracing) that update the stack in place; on CUDA that list is
-captured in a CUDA graph besides, and a step is one launch. Eager and traced runs execute the same kernels in the same
-order, so when the tracing happens never shows in the result.
+microseconds per operation, more than the arithmetic of a small network. So a shape that recurs is recorded once as a
+flat list of ATen calls (vmap and grad are resolved by then) that update the stack in place; on CUDA that list is
+captured in a CUDA graph besides, and a step is one launch. Eager and recorded runs execute the same kernels in the same
+order, so when it is recorded never shows in the result.
 """
 
 import bisect
@@ -22,9 +22,9 @@ Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, 
 
 # Eager runs of a shape before it is recorded: recording costs some tens of milliseconds, an eager step one or two more
 # than a recorded one on a CPU, and on a GPU a multiple of it.
-TRACE_AFTER = {"cpu": 10, "cuda": 1}
+RECORD_AFTER = {"cpu": 10, "cuda": 1}
 
-# Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a trace, a graph)
+# Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a recording, a graph)
 # than some rows too many: there, numbers of rows are rounded up to these.
 ROUNDED = {"cpu": False, "cuda": True}
 LEADING = [count << power for power in range(24) for count in (4, 6)]  # 4, 6, 8, 12, 16, 24, ...
@@ -41,7 +41,7 @@ class Program:
         self.work: list[Tensor] = []
         self.constants: list[Tensor] = []
         self._uses: dict[tuple[bool, torch.Size], int] = {}
-        self._traced: dict[torch.Size, Callable[..., None]] = {}
+        self._recorded: dict[torch.Size, Callable[..., None]] = {}
         self._graphs: dict[tuple[bool, torch.Size], _Graph] = {}
 
     @property
@@ -85,15 +85,15 @@ class Program:
     def _run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         shape = (isinstance(rows, int), index.shape)
         uses = self._uses[shape] = self._uses.get(shape, 0) + 1
-        if uses <= TRACE_AFTER[index.device.type]:
+        if uses <= RECORD_AFTER[index.device.type]:
             self._apply(self._eager, rows, index, keys)
         elif not index.is_cuda:
-            self._apply(self._trace(rows, index, keys), rows, index, keys)
+            self._apply(self._record(rows, index, keys), rows, index, keys)
         else:
             if shape not in self._graphs:
-                traced = self._trace(rows, index, keys)
+                recorded = self._record(rows, index, keys)
                 pool = next((graph.graph.pool() for graph in self._graphs.values()), None)  # they run in turn: one pool
-                self._graphs[shape] = _Graph(lambda *inputs: self._apply(traced, *inputs), pool, rows, index, keys)
+                self._graphs[shape] = _Graph(lambda *inputs: self._apply(recorded, *inputs), pool, rows, index, keys)
             self._graphs[shape].replay(rows, index, keys)
 
     def _apply(self, advance: Callable[..., None], rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
@@ -113,13 +113,13 @@ class Program:
         for old, new in zip(inputs, self._flat_step(*inputs), strict=False):  # outputs match the leading inputs
             old.copy_(new)
 
-    def _trace(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> Callable[..., None]:
-        if index.shape not in self._traced:
+    def _record(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> Callable[..., None]:
+        if index.shape not in self._recorded:
             own = slice(rows) if isinstance(rows, int) else rows
             example = [value[own].clone() for value in (*self.work, *self.constants)]
             module = record(self._flat_step, [*example, index, keys])
-            self._traced[index.shape] = in_place(module).forward
-        return self._traced[index.shape]
+            self._recorded[index.shape] = in_place(module).forward
+        return self._recorded[index.shape]
 
 
 def _round_up(count: int, sizes: Sequence[int]) -> int:
@@ -150,7 +150,7 @@ class _Graph:
 
 
 def in_place(module: fx.GraphModule) -> fx.GraphModule:
-    """Rewrite a traced `step(*work, ...) -> new work` so that it returns nothing and overwrites its work instead.
+    """Rewrite a recorded `step(*work, ...) -> new work` so that it returns nothing and overwrites its work instead.
 
     An update `add(work, gradient)` after which the old value is not needed becomes `add_`: no second stack in memory.
     """

@@ -1,8 +1,8 @@
 """Writing down what a function does to tensors: a flat list of ATen calls, with vmap and grad resolved.
 
 Below the transforms of `torch.func` there are only plain tensors and plain calls. A dispatch mode sees every one of
-them, and writes it into an `fx.Graph` as it happens: a few milliseconds a step, where tracing with symbolic stand-ins
-takes half a second.
+them, and writes it into an `fx.Graph` as it happens: some milliseconds a step, where tracing with symbolic stand-ins
+takes some hundred.
 """
 
 import operator

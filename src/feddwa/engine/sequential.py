@@ -1,7 +1,7 @@
 """The sequential twin: one client after another, an ordinary module, an ordinary optimiser.
 
 This is the specification that the vectorised engine is held against, and the backend to debug with. It shares the
-keyed draws with the engine (batch order, dropout masks) and nothing else: no vmap, no tracing, no stacked operations.
+keyed draws with the engine (batch order, dropout masks) and nothing else: no vmap, no recording, no stacked operations.
 """
 
 import copy

@@ -58,7 +58,7 @@ class Engine:
         self.module = self.module.to(self.data.device, self.dtype)
         if self.data.device.type == "cpu":
             keep_freed_pages()
-        else:  # the sequential twin's convolutions round as the stacked ones do, whose products `_products` rules
+        else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
             torch.backends.cudnn.allow_tf32 = self.tensor_cores
 
     def trainer(self, ids: Tensor, round: int) -> "Trainer":
@@ -82,7 +82,7 @@ class Engine:
         program = self._program(schedule.step, work, fixed)
         program.load(_flatten(work), _flatten(fixed))
         self.module.train()
-        with _products(self.tensor_cores):
+        with self.products():
             for index, noise in schedule.orders:
                 place = by_length.to(index.device)
                 for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
@@ -90,6 +90,16 @@ class Engine:
         new = _unflatten(program.read(len(sizes)), _layout(work))
         back = torch.argsort(by_length)
         return new if sorted_already else {part: take(rows, back) for part, rows in new.items()}
+
+    @contextlib.contextmanager
+    def products(self) -> Iterator[None]:
+        """Matrix products of networks on tensor cores or not; the server's products keep all their digits."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.tensor_cores else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _program(self, step: Step, work: State, constants: State) -> Program:
         layout, fixed = _layout(work), _layout(constants)
@@ -250,17 +260,6 @@ class _Vectorised:
         client = FunctionalClient(self.engine.module, self.engine.loss, state.pop("buffers"), key)
         new = self.step(client, state, batch, **constants)
         return {**new, "buffers": client.buffers}
-
-
-@contextlib.contextmanager
-def _products(tensor_cores: bool) -> Iterator[None]:
-    """Matrix products of training on tensor cores or not; the server's products keep all their digits."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if tensor_cores else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _shared(rows: Rows) -> bool:
