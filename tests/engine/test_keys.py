@@ -1,6 +1,9 @@
 """Draws depend on their key and on nothing else."""
 
+import importlib.util
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +21,16 @@ def test_golden_values():
 
 GOLDEN_KEYS = [8358925800671009170, -242215899476743572]
 GOLDEN_ORDER = [3, 5, 1, 4, 0, 2]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_the_kernel_mixes_alike(monkeypatch):
+    """As on a GPU, by Triton's interpreter; mapped over keys, too."""
+    several = keys.key(0, "train", 1, torch.arange(700))
+    expected = keys.mix(several), torch.vmap(lambda key: keys.bits(key, 5))(several)
+    monkeypatch.setattr(keys, "form", lambda z: "kernels")
+    assert torch.equal(keys.mix(several), expected[0])
+    assert torch.equal(torch.vmap(lambda key: keys.bits(key, 5))(several), expected[1])
 
 
 @given(st.integers(0, 2**63 - 1), PURPOSES, st.integers(0, 1000), st.integers(1, 50))

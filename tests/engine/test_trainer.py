@@ -1,6 +1,7 @@
 """The vectorised engine against its specification, the plain loop."""
 
 import copy
+import importlib.util
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys, program
+from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys, program, stacked_norm, stacked_ops
 from feddwa.engine.network import descend
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
@@ -50,11 +51,23 @@ def test_three_rounds_agree_with_the_plain_loop(network, dtype):
     assert relative_error(vectorised, {"model": start(engine)[0], **start(engine)[1]}) > 1e-3  # it did train
 
 
-def test_traced_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
+def test_recorded_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
+    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 10**9})
     eager = train(Trainer, make_engine(conv_net, torch.float32))
     monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 0})
-    traced = train(Trainer, make_engine(conv_net, torch.float32))
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(traced), strict=True))
+    recorded = train(Trainer, make_engine(conv_net, torch.float32))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(recorded), strict=True))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(monkeypatch):
+    """The whole step as a GPU has it, recorded, its kernels run by Triton's interpreter."""
+    ids, engine = torch.tensor([0, 2, 5]), make_engine(conv_net, torch.float32, epochs=1)
+    sequential = train(SequentialTrainer, engine, 1, ids)
+    for module in (stacked_ops, stacked_norm, keys):
+        monkeypatch.setattr(module, "form", lambda x: "kernels")
+    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 1})
+    assert relative_error(train(Trainer, engine, 1, ids), sequential) < TOLERANCE[torch.float32]
 
 
 def test_the_plain_loop_is_what_a_textbook_loop_does():

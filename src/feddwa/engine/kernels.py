@@ -1,4 +1,4 @@
-"""Convolution and pooling of many clients as single GPU kernels, in Triton.
+"""Convolution, pooling and random numbers of many clients as single GPU kernels, in Triton.
 
 A client's convolution is a matrix product of its kernels (O, K) and the patches of its images (K, n), with K = C kh kw
 and n = batch x places. Written out, the patches are nine times the images, and moving them is what such a step spends
@@ -13,6 +13,7 @@ into three parts of that width, which keeps the digits of float32.
 # ruff: noqa: E741  (O is the number of output channels, as in every paper)
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -157,6 +158,16 @@ def _pool_to_input(
     tl.store(out + n, come, mask=n < count)
 
 
+@_kernel
+def _mix(z, out, count, BLOCK: tl.constexpr):
+    """`keys.mix` of every number."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(z + n, mask=n < count, other=0)
+    v = (v ^ ((v >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    v = (v ^ ((v >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    tl.store(out + n, v ^ ((v >> 31) & 0x1FFFFFFFF), mask=n < count)
+
+
 @torch.library.custom_op("feddwa::conv", mutates_args=())
 def conv(
     x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], precision: str
@@ -245,6 +256,21 @@ def pool_to_input(gradient: Tensor, x: Tensor, size: list[int]) -> Tensor:
     x, gradient, out = x.contiguous(), gradient.contiguous(), x.new_empty(x.shape)
     _pool_to_input[(triton.cdiv(x.numel(), BLOCK),)](gradient, x, out, x.numel(), *x.shape[-2:], *size, BLOCK)
     return out
+
+
+@torch.library.custom_op("feddwa::mix", mutates_args=())
+def mix(z: Tensor) -> Tensor:
+    """`keys.mix` in one kernel instead of eight."""
+    z = z.contiguous()
+    out = torch.empty_like(z)
+    _mix[(triton.cdiv(z.numel(), BLOCK),)](z, out, z.numel(), BLOCK)
+    return out
+
+
+@mix.register_vmap
+def _(info: Any, in_dims: Any, z: Tensor) -> tuple[Tensor, int]:
+    found: Tensor = mix(z)
+    return found, in_dims[0]
 
 
 def _places(length: int, size: int, stride: int, padding: int, dilation: int) -> int:

@@ -9,11 +9,18 @@ import hashlib
 import torch
 from torch import Tensor
 
+from feddwa.engine.stacked_ops import form
+
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
 
 
-def _mix(z: Tensor) -> Tensor:
+def mix(z: Tensor) -> Tensor:
     """SplitMix64's finaliser: a bijection of 64-bit integers that flips each output bit with probability one half."""
+    if form(z) == "kernels":
+        from feddwa.engine import kernels
+
+        mixed: Tensor = kernels.mix(z)
+        return mixed
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47  # the mask turns >> into an unsigned shift
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -26,13 +33,13 @@ def _signed(number: int) -> int:
 
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key from a key and a number; both may be tensors, broadcast against each other."""
-    return _mix(key * 3 + (_signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN))
+    return mix(key * 3 + (_signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN))
 
 
 def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:
     """The key of a purpose and what it is for: `key(seed, "batches", round, clients)` has the shape of clients."""
     purpose_number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
-    result = _mix(torch.tensor(seed, dtype=torch.int64) ^ torch.tensor(purpose_number, dtype=torch.int64))
+    result = mix(torch.tensor(seed, dtype=torch.int64) ^ torch.tensor(purpose_number, dtype=torch.int64))
     for item in data:
         result = fold(result.to(item.device) if isinstance(item, Tensor) else result, item)
     return result
@@ -46,7 +53,7 @@ def seed_of(key: Tensor) -> int:
 def bits(key: Tensor, count: int) -> Tensor:
     """`count` 64-bit draws for every key: (*key.shape, count)."""
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device)
-    return _mix(key.unsqueeze(-1) + counter * _GOLDEN)
+    return mix(key.unsqueeze(-1) + counter * _GOLDEN)
 
 
 def uniform(key: Tensor, shape: torch.Size) -> Tensor:
