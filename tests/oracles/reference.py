@@ -417,35 +417,39 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, memory, granularity):
+def feddwa_plus(task, power, recent, granularity):
     groups = parameter_groups(task, granularity)
     w = [task.initial] * task.n
-    total, seen = ([np.zeros((task.n, task.n)) for _ in groups] for _ in range(2))
+    agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> all rounds
+    began = [{} for _ in range(task.n)]  # half -> the last update that began with it
+    received = [[] for _ in range(task.n)]
     for rnd, cohort in enumerate(task.cohorts, 1):
-        half, trained = {}, {}
+        trained = {}
+        order = ["train", "validation"] if rnd % 2 == 1 else ["validation", "train"]
         for i in cohort:
-            half[i] = sgd(task, w[i], i, rnd)
-            v = half[i]
-            for rows in batches(task, i, rnd, split="validation"):
-                v = v - task.lr * grad(task, v, rows)
+            received[i].append(w[i])
+            v = w[i]
+            for half in order:
+                for rows in batches(task, i, rnd, split=half):
+                    v = v - task.lr * grad(task, v, rows)
+                if half == order[0]:
+                    began[i][half] = v - w[i]
             trained[i] = v
         new = {i: np.zeros_like(task.initial) for i in cohort}
         overall = np.zeros((len(cohort), len(cohort)))
         for g, own in enumerate(groups):
             for i in cohort:
                 for j in cohort:
-                    di, dj = (trained[i] - w[i])[own], (trained[j] - w[j])[own]
+                    x, y = (trained[i] - w[i])[own], (trained[j] - w[j])[own]
                     if i == j:
-                        a, b = (half[i] - w[i])[own], (trained[i] - half[i])[own]
-                        agree = 4 * (a @ b) / (di @ di)
-                    else:
-                        agree = (di @ dj) / np.sqrt((di @ di) * (dj @ dj))
-                    total[g][i, j] = memory * total[g][i, j] + (1 - memory) * agree
-                    seen[g][i, j] = memory * seen[g][i, j] + (1 - memory)
+                        x, y = (began[i].get(half, np.zeros_like(v))[own] for half in order)
+                    length = np.linalg.norm(x) * np.linalg.norm(y)
+                    agreed[g][i][j].append(x @ y / length if length else 0.0)
             for row, i in enumerate(cohort):
-                known = {j: total[g][i, j] / seen[g][i, j] for j in cohort}
+                known = {j: max(_running_mean(agreed[g][i][j], recent), 0.0) for j in cohort}
+                known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
-                raised = {j: max(value, 0.0) ** power for j, value in known.items()}
+                raised = {j: value**power for j, value in known.items()}
                 if sum(raised.values()) == 0:
                     raised[i] = 1.0
                 shares = np.array([raised[j] for j in cohort]) / sum(raised.values())
@@ -453,4 +457,12 @@ def feddwa_plus(task, power, memory, granularity):
                 overall[row] += shares * len(own) / len(task.initial)
         for i in cohort:
             w[i] = new[i]
-        yield Round(list(w), list(trained.values()), overall)
+        used = [_running_mean([*past, now], recent) for past, now in zip(received, w, strict=True)]
+        yield Round(used, list(trained.values()), overall)
+
+
+def _running_mean(values, recent):
+    """sum_t g_t prod_{u > t} (1 - g_u) value_t with g_t = 1 / (1 + recent (t - 1)): the running mean written out."""
+    gains = [1 / (1 + recent * t) for t in range(len(values))]
+    weights = [gain * np.prod([1 - later for later in gains[t + 1 :]]) for t, gain in enumerate(gains)]
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))

@@ -97,10 +97,10 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, memory, granularity), reference.feddwa_plus,
-            {"power": power, "memory": memory, "granularity": granularity},
+            FedDWAPlus(power, recent, granularity), reference.feddwa_plus,
+            {"power": power, "recent": recent, "granularity": granularity},
         )
-        for granularity, power, memory in [("model", 3.0, 0.0), ("layer", 3.0, 0.9), ("tensor", 1.5, 0.5)]
+        for granularity, power, recent in [("model", 3.0, 0.0), ("layer", 2.0, 0.1), ("tensor", 1.5, 1.0)]
     },
 }  # fmt: skip
 

@@ -2,22 +2,29 @@
 
 FedDWA asks whose model is near. Near is ambiguous: under label skew the other groups are far and still worth listening
 to, under concept shift they are as far and are not. FedDWA+ asks who is still moving the same way. Client i trains its
-model w_i on one half of its data, then on the other, which gives the updates a_i and b_i and the local model v_i:
+model w_i for an epoch, on one half of its data and then on the other, to the local model v_i:
 
-    d_i  = a_i + b_i = v_i - w_i
-    c_ij = <d_i, d_j> / (|d_i| |d_j|)        agreement with others: unbiased by noise, for their data are independent
-    c_ii = 4 <a_i, b_i> / |d_i|^2            agreement with itself, for the same reason between its two halves
-    A    = running mean of c over rounds     with memory rho, pair by pair
-    p_ij ~ max(A_ij, 0)^q                    normalised, with A_ii at least max over j of A_ij
+    d_i  = v_i - w_i
+    c_ij = cos(d_i, d_j)                  agreement with others: unbiased by noise, for their data are independent
+    c_ii = cos(a_i, b_i)                  agreement with itself, for the same reason between its two halves
+    A    = running mean of c              over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
+    p_ij ~ max(A_ij, 0)^q                 normalised, with A_ii at least max over j of A_ij
     w_i  = sum_j p_ij v_j                                                                                    (Eq. 8)
+    e_i  = running mean of w_i            over i's rounds: the model that i uses
 
-each for every layer by itself. To first order <d_i, d_j> is what moving along j's update takes off i's loss: the term
-of the paper's expansion that speaks of loss and not of distance. Where one model can serve everybody, the pull apart
-fades as it does, agreement becomes even, and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing
-locks in: agreement is about updates, so models that have grown apart may still find together.
+all but the last for every layer by itself. To first order <d_i, d_j> is what moving along j's update takes off the loss
+of i: the term of the paper's expansion that speaks of loss and not of distance. Where one model can serve everybody,
+the pull apart fades as it does, agreement becomes even, and mixing wide; where it cannot, the pull stays, and mixing
+narrow. Nothing locks in: agreement is about updates, so models that have grown apart may still find together.
+
+The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
+it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
+do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
+of two whole epochs. In a running mean the t-th value counts 1 / (1 + s (t - 1)) and what was known before the rest: it
+is over about the last share s of the rounds, however many there are.
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held back, nothing looks ahead. Our own; not in the paper.
+held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.
 """
 
 import math
@@ -27,12 +34,14 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import difference, dots, inner_products
+from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products
 from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
+
+HALVES = ("train", "validation")  # the splits, and what is remembered of each: the last update that began with it
 
 
 @dataclass(frozen=True)
@@ -43,21 +52,25 @@ class FedDWAPlus(Algorithm):
     summary = "mixes with those whose updates agree, layer by layer"
     traffic = "1 + 1"
     cost = "1"
-    validation = 0.5  # the second half: trained on as well, after the first
+    validation = 0.5  # the other half: trained on as well
 
-    power: float = 3.0  # q: how sharply agreement turns into weight
-    memory: float = 0.9  # rho: what a round keeps of the agreement known before
+    power: float = 2.5  # q: how sharply agreement turns into weight
+    recent: float = 0.1  # s: running means are over about this share of the rounds so far; 0 = the last one alone
     granularity: Granularity = "layer"  # parameters that get their weights together
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
-        require(0 <= self.memory < 1, "--param memory", self.memory, "at least 0 and below 1")
+        require(0 <= self.recent <= 1, "--param recent", self.recent, "from 0 to 1")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
         n, groups = problem.clients, parameter_groups(problem.initial, self.granularity)
         nothing = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
-        return {"model": repeat(problem.initial, n), "agreement": nothing, "evidence": nothing}, {}
+        still = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
+        own: State = {"average": repeat(problem.initial, n), "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
+        met = {"rounds": torch.zeros(n, n, dtype=torch.float64)}
+        server = {"model": repeat(problem.initial, n), "agreement": nothing, "met": met}
+        return server, {**own, **dict.fromkeys(HALVES, still)}
 
     def download(self, server: State, cohort: Cohort) -> State:
         """The client's own personalised model w_i."""
@@ -66,50 +79,65 @@ class FedDWAPlus(Algorithm):
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """An epoch, half by half; how far the halves agree goes up with the local model."""
         start, step = download["model"], SGDStep(trainer.engine.settings.lr)
-        first, memory = trainer.train(step, {"model": start}, memory)
-        both, memory = trainer.train(step, first, memory, split="validation")
-        local = both["model"]
-        a, b = difference(first["model"], start), difference(local, first["model"])
-        groups = parameter_groups(start, self.granularity)
-        coherence = {group: self_agreement(part_of(a, names), part_of(b, names)) for group, names in groups.items()}
-        return {"model": local, "coherence": coherence}, memory
+        average, taken = self._averaged(memory, start), memory["rounds"]["taken"] + 1
+        begins, ends = HALVES if trainer.round % 2 else HALVES[::-1]
+        first, memory = trainer.train(step, {"model": start}, memory, split=begins)
+        both, memory = trainer.train(step, first, memory, split=ends)
+        halves = {**{half: memory[half] for half in HALVES}, begins: difference(first["model"], start)}
+        coherence = {
+            group: cosines(*(part_of(halves[half], names) for half in HALVES))
+            for group, names in parameter_groups(start, self.granularity).items()
+        }
+        known = {**memory, **halves, "average": average, "rounds": {"taken": taken}}
+        return {"model": both["model"], "coherence": coherence}, known
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """Learn who agrees, then mix by it; who is absent keeps its row and its record."""
-        local = upload["model"]
+        local, pairs = upload["model"], (cohort.ids.unsqueeze(1), cohort.ids)
         update = difference(local, take(server["model"], cohort.ids))
-        agreement, evidence = dict(server["agreement"]), dict(server["evidence"])
+        agreement, met = dict(server["agreement"]), server["met"]["rounds"]
         groups = parameter_groups(local, self.granularity)
         shares: dict[str, Tensor] = {}  # group -> (m, m)
         for group, names in groups.items():
-            known = cosines(part_of(update, names), upload["coherence"][group])
-            agreement[group] = self._learn(agreement[group], cohort, known)
-            evidence[group] = self._learn(evidence[group], cohort, torch.ones_like(known))
-            pairs = cohort.ids.unsqueeze(1), cohort.ids
-            shares[group] = agreement_weights(agreement[group][pairs] / evidence[group][pairs], self.power)
+            known, found = agreement[group][pairs], mutual_cosines(part_of(update, names))
+            found = found.diagonal_scatter(upload["coherence"][group].to(found))
+            known = known + self._share(met[pairs]) * (found - known)
+            agreement[group] = agreement[group].index_put(pairs, known)
+            shares[group] = agreement_weights(whole(known), self.power)
         mixed, overall = mix_groups(shares, groups, local)
         report = {"weights": overall, **{f"weights/{group}": weights for group, weights in shares.items()}}
         model = put(server["model"], cohort.ids, mixed)
-        return {"model": model, "agreement": agreement, "evidence": evidence}, report
+        met = met.index_put(pairs, met[pairs] + 1)
+        return {"model": model, "agreement": agreement, "met": {"rounds": met}}, report
 
-    def _learn(self, record: Tensor, cohort: Cohort, value: Tensor) -> Tensor:
-        """The record (N, N) of a running sum, with this round's pairs (m, m) moved on."""
-        rows, columns = cohort.ids.unsqueeze(1), cohort.ids
-        moved = self.memory * record[rows, columns] + (1 - self.memory) * value
-        return record.index_put((rows, columns), moved)
+    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+        """The running mean e_i, with the model that has just arrived."""
+        return self._averaged(memory, download["model"]), memory
+
+    def _averaged(self, memory: State, model: Rows) -> Rows:
+        share = self._share(memory["rounds"]["taken"])
+        return add_scaled(memory["average"], share, difference(model, memory["average"]))
+
+    def _share(self, before: Tensor) -> Tensor:
+        """What the newest value counts in a running mean when there have been so many before it; the first is all."""
+        return 1 / (1 + self.recent * before)
 
 
-def self_agreement(a: Rows, b: Rows) -> Tensor:
-    """4 <a_i, b_i> / |a_i + b_i|^2: (m,) float64, at most 1; 0 where nothing moves."""
-    product = dots(a, b)
-    length = dots(a, a) + 2 * product + dots(b, b)
-    return torch.where(length > 0, 4 * product / length, 0.0)
+def cosines(a: Rows, b: Rows) -> Tensor:
+    """cos(a_i, b_i): (m,) float64; 0 where one of them is nothing."""
+    scale = (dots(a, a) * dots(b, b)).sqrt()
+    return torch.where(scale > 0, dots(a, b) / scale, 0.0)
 
 
-def cosines(update: Rows, coherence: Tensor) -> Tensor:
-    """c (m, m): the cosines between updates, on the diagonal the agreement of a client's halves."""
+def mutual_cosines(update: Rows) -> Tensor:
+    """cos(d_i, d_j): (m, m) float64; 0 where one of them is nothing."""
     products = inner_products(update, update)
     norms = products.diagonal().sqrt()
     scale = norms.unsqueeze(1) * norms
-    found = torch.where(scale > 0, products / scale, 0.0)
-    return found.diagonal_scatter(coherence.to(found))
+    return torch.where(scale > 0, products / scale, 0.0)
+
+
+def whole(agreement: Tensor) -> Tensor:
+    """The diagonal, known from halves, as two whole epochs would have it: 2c / (1 + c), from 0 to 1."""
+    halves = agreement.diagonal().clamp(min=0)
+    return agreement.diagonal_scatter(2 * halves / (1 + halves))

@@ -1,0 +1,81 @@
+"""FedDWA+: what a client's halves say of it, the turns that they take, and the mean that is used."""
+
+import numpy as np
+import pytest
+import torch
+
+from feddwa.algorithms import FedDWAPlus
+from feddwa.algorithms.feddwa_plus import HALVES, cosines, mutual_cosines, whole
+from feddwa.engine.rows import tensors
+from tests.algorithms.conftest import federation, models
+from tests.conftest import conv_net, small_data
+
+
+@pytest.mark.parametrize("signal", [0.3, 1.0, 3.0])
+def test_halves_say_how_far_two_whole_epochs_would_agree(signal):
+    """Updates with a common part and independent noise: 2c / (1 + c) of the halves' cosine is the cosine of wholes."""
+    rng = np.random.default_rng(0)
+    common = signal * rng.normal(size=20_000) / np.sqrt(2)
+    half = torch.as_tensor(common + rng.normal(size=(4, 20_000)))
+    of_wholes = mutual_cosines({"v": torch.stack([half[0] + half[1], half[2] + half[3]])})[0, 1]
+    of_halves = cosines({"v": half[:1]}, {"v": half[1:2]})
+    torch.testing.assert_close(whole(of_halves.reshape(1, 1))[0, 0], of_wholes, rtol=0, atol=0.03)
+
+
+def test_only_the_diagonal_is_of_halves_and_it_stays_between_nothing_and_one():
+    agreement = torch.tensor([[-0.5, 0.4], [-0.7, 1.0]], dtype=torch.float64)
+    assert whole(agreement).tolist() == [[0.0, 0.4], [-0.7, 1.0]]
+    assert whole(torch.tensor([[0.5]])).item() == pytest.approx(2 / 3)
+
+
+def test_an_update_that_is_nothing_agrees_with_nobody():
+    rows = {"v": torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])}
+    torch.testing.assert_close(mutual_cosines(rows), torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double())
+    assert cosines(rows, {"v": rows["v"].flip(0)}).tolist() == [0.0, pytest.approx(1.0), 0.0]
+
+
+def test_the_halves_take_turns_in_coming_first():
+    run = federation(FedDWAPlus(), data=small_data((24, 40, 16)))
+    for round, begins in enumerate((*HALVES, HALVES[0]), 1):
+        before, now = run.memory, run.step()
+        assert now.cohort.round == round
+        for half in HALVES:
+            moved = any(not torch.equal(value, before[half][name]) for name, value in run.memory[half].items())
+            assert moved == (half == begins)
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@pytest.mark.parametrize("recent", [0.0, 0.25, 1.0])
+def test_the_model_in_use_is_a_mean_of_those_received(recent, participation):
+    """With s = 1 of all of them, with s = 0 the last; in between the newest of t counts 1 / (1 + s (t - 1))."""
+    run = federation(FedDWAPlus(recent=recent), participation=participation)
+    received = [[] for _ in range(run.clients)]
+    for _ in range(4):
+        cohort = run._cohort(run.round + 1)
+        for client in cohort.ids.tolist():
+            received[client].append({name: value[client] for name, value in run.server["model"].items()})
+        run.step()
+    used = models(run)["model"]
+    for client, past in enumerate(received):
+        now = {name: value[client] for name, value in run.server["model"].items()}
+        for name, value in used.items():
+            mean = torch.zeros_like(now[name])
+            for t, model in enumerate([*past, now]):
+                mean = mean + (model[name] - mean) / (1 + recent * t)
+            torch.testing.assert_close(value[client], mean, rtol=1e-9, atol=1e-9)
+            if recent == 1:
+                plain = torch.stack([model[name] for model in [*past, now]]).mean(0)
+                torch.testing.assert_close(value[client], plain, rtol=1e-9, atol=1e-9)
+
+
+def test_the_mean_changes_nothing_of_the_training():
+    """What is used is looked at and never sent: models, weights and messages are those of the run without a mean."""
+    run = federation(FedDWAPlus(recent=0.5), conv_net)
+    other = federation(FedDWAPlus(recent=0.5), conv_net)
+    for _ in range(3):
+        run.personal(run.everybody())
+        run.step()
+        other.memory = {**other.memory, "average": {n: 0 * v for n, v in other.memory["average"].items()}}
+        other.step()
+    for (name, a), (_, b) in zip(tensors(run.server), tensors(other.server), strict=True):
+        assert torch.equal(a, b), name
