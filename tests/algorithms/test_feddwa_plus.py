@@ -45,10 +45,10 @@ def test_the_halves_take_turns_in_coming_first():
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize("recent", [0.0, 0.25, 1.0])
-def test_the_model_in_use_is_a_mean_of_those_received(recent, participation):
+@pytest.mark.parametrize("average", [0.0, 0.25, 1.0])
+def test_the_model_in_use_is_a_mean_of_those_received(average, participation):
     """With s = 1 of all of them, with s = 0 the last; in between the newest of t counts 1 / (1 + s (t - 1))."""
-    run = federation(FedDWAPlus(recent=recent), participation=participation)
+    run = federation(FedDWAPlus(average=average), participation=participation)
     received = [[] for _ in range(run.clients)]
     for _ in range(4):
         cohort = run._cohort(run.round + 1)
@@ -61,17 +61,17 @@ def test_the_model_in_use_is_a_mean_of_those_received(recent, participation):
         for name, value in used.items():
             mean = torch.zeros_like(now[name])
             for t, model in enumerate([*past, now]):
-                mean = mean + (model[name] - mean) / (1 + recent * t)
+                mean = mean + (model[name] - mean) / (1 + average * t)
             torch.testing.assert_close(value[client], mean, rtol=1e-9, atol=1e-9)
-            if recent == 1:
+            if average == 1:
                 plain = torch.stack([model[name] for model in [*past, now]]).mean(0)
                 torch.testing.assert_close(value[client], plain, rtol=1e-9, atol=1e-9)
 
 
 def test_the_mean_changes_nothing_of_the_training():
     """What is used is looked at and never sent: models, weights and messages are those of the run without a mean."""
-    run = federation(FedDWAPlus(recent=0.5), conv_net)
-    other = federation(FedDWAPlus(recent=0.5), conv_net)
+    run = federation(FedDWAPlus(average=0.5), conv_net)
+    other = federation(FedDWAPlus(average=0.5), conv_net)
     for _ in range(3):
         run.personal(run.everybody())
         run.step()

@@ -417,7 +417,7 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, recent, granularity):
+def feddwa_plus(task, power, memory, average, granularity):
     groups = parameter_groups(task, granularity)
     w = [task.initial] * task.n
     agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> all rounds
@@ -446,7 +446,7 @@ def feddwa_plus(task, power, recent, granularity):
                     length = np.linalg.norm(x) * np.linalg.norm(y)
                     agreed[g][i][j].append(x @ y / length if length else 0.0)
             for row, i in enumerate(cohort):
-                known = {j: max(_running_mean(agreed[g][i][j], recent), 0.0) for j in cohort}
+                known = {j: max(_running_mean(agreed[g][i][j], memory), 0.0) for j in cohort}
                 known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
                 raised = {j: value**power for j, value in known.items()}
@@ -457,7 +457,7 @@ def feddwa_plus(task, power, recent, granularity):
                 overall[row] += shares * len(own) / len(task.initial)
         for i in cohort:
             w[i] = new[i]
-        used = [_running_mean([*past, now], recent) for past, now in zip(received, w, strict=True)]
+        used = [_running_mean([*past, now], average) for past, now in zip(received, w, strict=True)]
         yield Round(used, list(trained.values()), overall)
 
 

@@ -97,10 +97,12 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, recent, granularity), reference.feddwa_plus,
-            {"power": power, "recent": recent, "granularity": granularity},
+            FedDWAPlus(power, memory, average, granularity), reference.feddwa_plus,
+            {"power": power, "memory": memory, "average": average, "granularity": granularity},
         )
-        for granularity, power, recent in [("model", 3.0, 0.0), ("layer", 2.0, 0.1), ("tensor", 1.5, 1.0)]
+        for granularity, power, memory, average in [
+            ("model", 3.0, 0.0, 0.0), ("layer", 2.0, 0.5, 0.1), ("tensor", 1.5, 1.0, 1.0)
+        ]
     },
 }  # fmt: skip
 

@@ -21,7 +21,8 @@ The halves take turns in coming first. a_i and b_i are the updates by either hal
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
 do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
 of two whole epochs. In a running mean the t-th value counts 1 / (1 + s (t - 1)) and what was known before the rest: it
-is over about the last share s of the rounds, however many there are.
+is over about the last share s of the rounds, however many there are. Agreement is one over all rounds (s = 1), because
+late updates are mostly noise and say little of who agrees; models are one over the last tenth (s = 0.1).
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.
@@ -54,13 +55,15 @@ class FedDWAPlus(Algorithm):
     cost = "1"
     validation = 0.5  # the other half: trained on as well
 
-    power: float = 2.5  # q: how sharply agreement turns into weight
-    recent: float = 0.1  # s: running means are over about this share of the rounds so far; 0 = the last one alone
+    power: float = 2.0  # q: how sharply agreement turns into weight
+    memory: float = 1.0  # share of the rounds so far over which agreement is a running mean; 0 = the last one alone
+    average: float = 0.1  # and over which the model that a client uses is one
     granularity: Granularity = "layer"  # parameters that get their weights together
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
-        require(0 <= self.recent <= 1, "--param recent", self.recent, "from 0 to 1")
+        require(0 <= self.memory <= 1, "--param memory", self.memory, "from 0 to 1")
+        require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
@@ -101,7 +104,7 @@ class FedDWAPlus(Algorithm):
         for group, names in groups.items():
             known, found = agreement[group][pairs], mutual_cosines(part_of(update, names))
             found = found.diagonal_scatter(upload["coherence"][group].to(found))
-            known = known + self._share(met[pairs]) * (found - known)
+            known = known + newest_share(self.memory, met[pairs]) * (found - known)
             agreement[group] = agreement[group].index_put(pairs, known)
             shares[group] = agreement_weights(whole(known), self.power)
         mixed, overall = mix_groups(shares, groups, local)
@@ -115,12 +118,13 @@ class FedDWAPlus(Algorithm):
         return self._averaged(memory, download["model"]), memory
 
     def _averaged(self, memory: State, model: Rows) -> Rows:
-        share = self._share(memory["rounds"]["taken"])
+        share = newest_share(self.average, memory["rounds"]["taken"])
         return add_scaled(memory["average"], share, difference(model, memory["average"]))
 
-    def _share(self, before: Tensor) -> Tensor:
-        """What the newest value counts in a running mean when there have been so many before it; the first is all."""
-        return 1 / (1 + self.recent * before)
+
+def newest_share(recent: float, before: Tensor) -> Tensor:
+    """What the newest value counts in a running mean over the last share `recent`, with so many values before it."""
+    return 1 / (1 + recent * before)
 
 
 def cosines(a: Rows, b: Rows) -> Tensor:
