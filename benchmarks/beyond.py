@@ -1,7 +1,7 @@
 """The experiments of docs/beyond.md: FedDWA+ beside other methods under label skew and concept shift.
 
 python benchmarks/beyond.py --dataset cifar10 --time-limit 400    run what is missing, the most telling cells first
-python benchmarks/beyond.py --dataset digits --seeds 10 11 12 13 14
+python benchmarks/beyond.py --dataset digits --seeds 20 21 22 23 24
 python benchmarks/beyond.py --page                                write the tables of docs/beyond.md from what is there
 
 A method is a name, with hyper-parameters behind it where they are not the defaults: "feddwa_plus power=2". Results are
