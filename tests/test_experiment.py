@@ -17,7 +17,7 @@ from feddwa import FedDWA, InputError
 from feddwa.build import load_task
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.task import from_arrays
-from feddwa.experiment import run_tasks
+from feddwa.experiment import run_task, run_tasks
 from tests.data.conftest import REAL_DATA
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
@@ -126,6 +126,30 @@ def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
         for name, value in found.models.items():
             torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
         assert sorted(os.listdir(f"stack-{config.seed}")) == sorted(os.listdir(f"alone-{config.seed}"))
+
+
+def test_seeds_that_were_interrupted_go_on_as_one_stack():
+    """Even where they stopped at different rounds, and one had not begun."""
+    options = {"clients": 4, "rounds": 5, "checkpoint_every": 1}
+    configs = [RunConfig(seed=seed, out=f"stack-{seed}", **options).resolved() for seed in range(3)]
+    tasks = [load_task(config) for config in configs]
+
+    def stop_after(round):
+        def observe(line):
+            if line["round"] == round:
+                raise InterruptedError
+
+        return observe
+
+    for config, task, last in zip(configs[:2], tasks, (2, 3), strict=False):
+        with pytest.raises(InterruptedError):
+            run_task(config, task, stop_after(last))
+    results = run_tasks(configs, tasks, begun=configs[:2])
+    for config, found in zip(configs, results, strict=True):
+        alone = feddwa.run(config, out=f"alone-{config.seed}")
+        assert len(found.metrics) == len(alone.metrics) == 6
+        for name, value in found.models.items():
+            torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
 
 
 def test_options_over_a_configuration():

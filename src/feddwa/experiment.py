@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,36 +71,52 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
 
 
 def run_tasks(
-    configs: Sequence[RunConfig], tasks: Sequence[Task], observe: Observer = lambda line: None
+    configs: Sequence[RunConfig],
+    tasks: Sequence[Task],
+    observe: Observer = lambda line: None,
+    begun: Collection[RunConfig] = (),
 ) -> list[Result]:
     """Run configurations that differ in their seed, in step: the clients of all of them are trained as one stack.
 
-    They all pass the same rounds at the same time; the first one's are shown.
+    Those that are `begun` go on from the last checkpoint in their directory. The rounds of the first one are shown.
     """
+    jobs = [_resume if config in begun else _run for config in configs]
     pairs = [
         (dataclasses.replace(config, clients=task.clients).resolved(), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
     if len(pairs) == 1 or pairs[0][0].backend == "sequential":
-        return [_run(*pair, engine, observe) for pair, engine in zip(pairs, engines, strict=True)]
+        return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
     name = ("stack", program_kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
-    jobs = [
-        partial(_run, *pair, engine, watcher, len(pairs))
-        for pair, engine, watcher in zip(pairs, members, watching, strict=True)
+    work = [
+        partial(job, *pair, engine, watcher, len(pairs))
+        for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
     ]
-    return together.in_step(stack, members, jobs)
+    return together.in_step(stack, members, work)
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
     federation = _federation(config, engine)
-    names = _names(config) | ({"together": together} if together > 1 else {})  # runs that shared the seconds
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
-        return _drive(federation, task, config.rounds or 0, names, observe, directory)
+        return _drive(federation, task, config.rounds or 0, _names(config, together), observe, directory)
+
+
+def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
+    path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
+    summary = runs.read_summary(path)
+    if summary is not None:
+        found = _restore(federation, path, facts)
+        lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
+        final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
+        return Result(summary, lines, weights, final, buffers, task.partition, str(path))
+    with runs.RunDirectory.reopen(config, facts) as directory:
+        past = directory.rewind(_restore(federation, path, facts))
+        return _drive(federation, task, config.rounds or 0, _names(config, together), observe, directory, past)
 
 
 def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
@@ -121,17 +137,8 @@ def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result
 
 def resume_task(config: RunConfig, task: Task, path: Path, observe: Observer = lambda line: None) -> Result:
     """The same on data that are loaded already."""
-    config = dataclasses.replace(config, clients=task.clients, out=str(path)).resolved()
-    federation, facts = _federation(config, make_engine(config, task)), provenance(config, task)
-    summary = runs.read_summary(path)
-    if summary is not None:
-        found = _restore(federation, path, facts)
-        lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
-        final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
-        return Result(summary, lines, weights, final, buffers, task.partition, str(path))
-    with runs.RunDirectory.reopen(config, facts) as directory:
-        past = directory.rewind(_restore(federation, path, facts))
-        return _drive(federation, task, config.rounds or 0, _names(config), observe, directory, past)
+    config = dataclasses.replace(config, out=str(path))
+    return run_tasks([config], [task], observe, begun=[config])[0]
 
 
 def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:
@@ -151,8 +158,9 @@ def _federation(config: RunConfig, engine: Engine) -> Federation:
     return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
 
 
-def _names(config: RunConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
+def _names(config: RunConfig, together: int) -> dict[str, Any]:
+    names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
+    return names | ({"together": together} if together > 1 else {})  # runs that shared the seconds
 
 
 def simulate(

@@ -50,17 +50,16 @@ def run_cell(
     """Train a cell with several seeds, all as one stack of rows: outcomes in the order of seeds.
 
     `task_of` gives a seed's data, `work_of` the run directory in which it is at work, removed when it is done. A seed
-    that was interrupted goes on from its last checkpoint, by itself.
+    that was interrupted goes on from its last checkpoint.
     """
     config = dataclasses.replace(config, checkpoint_every=CHECKPOINT_EVERY)
     configs = [dataclasses.replace(config, seed=seed, out=str(work_of(seed))) for seed in seeds]
     begun = [own for own in configs if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
-    fresh = [own for own in configs if own not in begun]
-    for own in fresh:
-        shutil.rmtree(str(own.out), ignore_errors=True)
-    results = [experiment.resume_task(own, task_of(own.seed), Path(str(own.out)), observe) for own in begun]
-    results += experiment.run_tasks(fresh, [task_of(own.seed) for own in fresh], observe) if fresh else []
-    for own, result in sorted(zip(begun + fresh, results, strict=True), key=lambda pair: pair[0].seed):
+    for own in configs:
+        if own not in begun:
+            shutil.rmtree(str(own.out), ignore_errors=True)
+    results = experiment.run_tasks(configs, [task_of(own.seed) for own in configs], observe, begun)
+    for own, result in zip(configs, results, strict=True):
         work = Path(str(own.out))
         final = json.loads((work / "clients.jsonl").read_text(encoding="utf-8").splitlines()[-1])["before"]
         shutil.rmtree(work)
