@@ -5,7 +5,7 @@ half is elsewhere. What passes between them are the messages that leave through 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from feddwa.engine.rows import concat, repeat, take_state
 
 def begin(algorithm: Algorithm, border: Border, problem: Problem, buffers: Row) -> tuple[State, State]:
     """The server's state and every client's memory before the first round."""
-    server, own = algorithm.setup(problem)
+    server, own = algorithm.setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
     return border.setup(server, memory, problem.initial, buffers, problem.clients)
 

@@ -68,6 +68,20 @@ def test_the_model_in_use_is_a_mean_of_those_received(average, participation):
                 torch.testing.assert_close(value[client], plain, rtol=1e-9, atol=1e-9)
 
 
+def test_statistics_are_a_mean_as_well():
+    """The first model is used with the first statistics, the mean with the mean of those it was received with."""
+    run = federation(FedDWAPlus(average=1.0), conv_net)
+    seen = [run.memory["buffers"]]
+    for _ in range(3):
+        run.step()
+        seen.append(run.memory["buffers"])
+    moving = {name: value for name, value in models(run)["buffers"].items() if value.is_floating_point()}
+    assert moving
+    for name, value in moving.items():
+        torch.testing.assert_close(value, torch.stack([past[name] for past in seen]).mean(0))
+        assert not torch.equal(value, seen[-1][name])
+
+
 def test_the_mean_changes_nothing_of_the_training():
     """What is used is looked at and never sent: models, weights and messages are those of the run without a mean."""
     run = federation(FedDWAPlus(average=0.5), conv_net)

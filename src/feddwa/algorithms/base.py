@@ -5,7 +5,7 @@ half never sees data. Everything that crosses between them is a message, a mappi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
@@ -26,6 +26,7 @@ class Problem:
     label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
     head: tuple[str, ...] = ()  # names of the parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
+    buffers: Row = field(default_factory=dict)  # the BatchNorm statistics that everybody starts from
 
 
 @dataclass(frozen=True)

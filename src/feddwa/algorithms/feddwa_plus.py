@@ -21,8 +21,8 @@ The halves take turns in coming first. a_i and b_i are the updates by either hal
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
 do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
 of two whole epochs. In a running mean the t-th value counts 1 / (1 + s (t - 1)) and what was known before the rest: it
-is over about the last share s of the rounds, however many there are. Agreement is one over all rounds (s = 1), because
-late updates are mostly noise and say little of who agrees; models are one over the last tenth (s = 0.1).
+is over about the last share s of the rounds, however many there are. Agreement is one over half of the rounds, because
+late updates are mostly noise and say little of who agrees; the model in use is one over a tenth.
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.
@@ -56,7 +56,7 @@ class FedDWAPlus(Algorithm):
     validation = 0.5  # the other half: trained on as well
 
     power: float = 2.0  # q: how sharply agreement turns into weight
-    memory: float = 1.0  # share of the rounds so far over which agreement is a running mean; 0 = the last one alone
+    memory: float = 0.5  # share of the rounds so far over which agreement is a running mean; 0 = the last one alone
     average: float = 0.1  # and over which the model that a client uses is one
     granularity: Granularity = "layer"  # parameters that get their weights together
 
@@ -70,7 +70,9 @@ class FedDWAPlus(Algorithm):
         n, groups = problem.clients, parameter_groups(problem.initial, self.granularity)
         nothing = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
         still = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
-        own: State = {"average": repeat(problem.initial, n), "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
+        statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
+        average = repeat({**problem.initial, **statistics}, n)
+        own: State = {"average": average, "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
         met = {"rounds": torch.zeros(n, n, dtype=torch.float64)}
         server = {"model": repeat(problem.initial, n), "agreement": nothing, "met": met}
         return server, {**own, **dict.fromkeys(HALVES, still)}
@@ -114,12 +116,16 @@ class FedDWAPlus(Algorithm):
         return {"model": model, "agreement": agreement, "met": {"rounds": met}}, report
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
-        """The running mean e_i, with the model that has just arrived."""
-        return self._averaged(memory, download["model"]), memory
+        """The running mean e_i, with the model that has just arrived; its BatchNorm statistics are a mean as well."""
+        used = self._averaged(memory, download["model"])
+        buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
+        return {name: used[name] for name in download["model"]}, {**memory, "buffers": buffers}
 
     def _averaged(self, memory: State, model: Rows) -> Rows:
+        """The mean with a model and the statistics of now."""
+        now, past = {**memory["buffers"], **model}, memory["average"]
         share = newest_share(self.average, memory["rounds"]["taken"])
-        return add_scaled(memory["average"], share, difference(model, memory["average"]))
+        return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
 
 
 def newest_share(recent: float, before: Tensor) -> Tensor:
