@@ -31,7 +31,7 @@ SETTINGS = {  # by worth: where the paper's method loses, where it wins, where n
     "permutation": "label-permutation",
     "dirichlet": "dirichlet",
 }
-METHODS = ("feddwa_plus", "fedavg", "feddwa", "local")
+METHODS = ("feddwa_plus", "fedavg", "feddwa", "local", "fedrod")
 SEEDS = (0, 1, 2)
 FOLDER = Path("results")
 PAGE = Path("docs/beyond.md")
