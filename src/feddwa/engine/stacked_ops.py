@@ -4,8 +4,8 @@
 another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
 next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
 matrix product per client, of its kernels and its patches: the channels stand before the batch in memory,
-(m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. Where Triton is at hand,
-kernels of our own gather the patches as they multiply (`engine/kernels.py`); else, and in float64, we write them out.
+(m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. In float32, with Triton,
+kernels of our own gather the patches as they multiply (`engine/kernels.py`); else we write them out.
 All are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operations.
 """
 
@@ -68,7 +68,7 @@ def form(x: Tensor) -> Literal["channels", "patches", "kernels"]:
     """How stacked operations are done: clients merged into channels, patches written out, or kernels of our own."""
     if not x.is_cuda:
         return "channels"
-    return "kernels" if x.dtype != torch.float64 and _has_triton() else "patches"
+    return "kernels" if x.dtype in (torch.float32, torch.int64) and _has_triton() else "patches"
 
 
 @functools.cache
