@@ -51,4 +51,5 @@ def test_everything_that_is_needed_is_pinned():
     names = {re.split(r"[<>=\[ ;]", entry)[0].lower() for entry in wanted}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.split("==")[0].lower() for line in lines if re.fullmatch(r"[\w.-]+==[\w.+-]+", line)}
-    assert names - {"feddwa"} <= pinned
+    by_torch = {"triton"}  # builds of torch for a GPU pin the one that they were made with: another pin would clash
+    assert names - {"feddwa"} - by_torch <= pinned
