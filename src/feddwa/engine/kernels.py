@@ -82,7 +82,7 @@ def _conv(
         total = tl.dot(kernel, patch, total, input_precision=PRECISION)
     total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[:, None]
     place = out + (row * O + o[:, None]) * batch * OH * OW + n[None, :]
-    tl.store(place, total, mask=(o < O)[:, None] & (b < batch)[None, :])
+    tl.store(place, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (b < batch)[None, :])
 
 
 @_kernel
@@ -231,14 +231,14 @@ def conv_to_weight(
     steps = triton.cdiv(batch * places[0] * places[1], block_n)
     pieces = max(1, min(steps, triton.cdiv(MANY, tiles * m)))
     share = triton.cdiv(steps, pieces) * block_n
-    out = x.new_empty(pieces, m, outputs, entries)
+    out = x.new_empty(pieces, m, outputs, entries, dtype=torch.float32)
     _conv_to_weight[tiles, pieces, m](
         gradient, x, out, batch, m, share, *gradient.stride(), *x.stride(),
         outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
         block_o, block_n, block_k, precision,
     )  # fmt: skip
     found = out.sum(0) if pieces > 1 else out[0]
-    return found.reshape(m, outputs, channels, *size)
+    return found.to(x.dtype).reshape(m, outputs, channels, *size)
 
 
 @torch.library.custom_op("feddwa::pool", mutates_args=())

@@ -9,7 +9,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from feddwa.engine.stacked_ops import form
+from feddwa.engine.forms import form
 
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.stacked_ops import batched, form, into_channels
+from feddwa.engine.forms import form
+from feddwa.engine.stacked_ops import batched, into_channels
 
 aten = torch.ops.aten
 

@@ -5,22 +5,21 @@ another layout. On a CPU we keep the client axis inside the channels, in channel
 next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
 matrix product per client, of its kernels and its patches: the channels stand before the batch in memory,
 (m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. In float32, with Triton,
-kernels of our own gather the patches as they multiply (`engine/kernels.py`); else we write them out.
+kernels of our own gather the patches as they multiply (`engine/kernels.py`); else they are written out
+(`engine/patches.py`).
 All are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operations.
 """
 
-import functools
-import importlib.util
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from feddwa.engine import patches
+from feddwa.engine.forms import Geometry, Pair, Wanted, form
+
 aten = torch.ops.aten
-Pair = tuple[int, int]
-Geometry = tuple[Pair, Pair, Pair]  # stride, padding, dilation
-Wanted = tuple[bool, bool, bool]  # gradients wanted: of the input, of the kernel, of the bias
 
 
 def conv2d(
@@ -62,18 +61,6 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     if output_size in (1, (1, 1), [1, 1]):
         return x.mean((-2, -1), keepdim=True)
     return F.adaptive_avg_pool2d(x, output_size)
-
-
-def form(x: Tensor) -> Literal["channels", "patches", "kernels"]:
-    """How stacked operations are done: clients merged into channels, patches written out, or kernels of our own."""
-    if not x.is_cuda:
-        return "channels"
-    return "kernels" if x.dtype in (torch.float32, torch.int64) and _has_triton() else "patches"
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _pair(value: Any) -> Pair:
@@ -123,10 +110,7 @@ class _Conv(torch.autograd.Function):
             out = kernels.conv(x, weight, bias, *geometry, kernels.precision())
             return (out.transpose(1, 2), x.new_empty(0)), (0, None)
         if how == "patches":
-            patches = _patches(batched(x, in_dims[0], m), weight, geometry)
-            columns = patches.flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
-            out = (weight.flatten(2) @ columns).add_(bias.unsqueeze(2))  # (m, O, B L)
-            return (out.unflatten(2, patches.shape[4:]).transpose(1, 2), columns), (0, 0)
+            return patches.conv(batched(x, in_dims[0], m), weight, bias, geometry), (0, 0)
         merged = into_channels(batched(x, in_dims[0], m, 1), 1)
         out = torch.conv2d(merged, weight.flatten(0, 1), bias.flatten(), *geometry, groups=m)
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
@@ -137,7 +121,7 @@ class _ConvBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
+        gradient: Tensor, x: Tensor, weight: Tensor, columns: Tensor, geometry: Geometry, wanted: Wanted
     ) -> Any:
         return _backward(gradient, x, weight, geometry, 1, wanted)
 
@@ -156,7 +140,7 @@ class _ConvBackward(torch.autograd.Function):
         gradient: Tensor,
         x: Tensor,
         weight: Tensor,
-        patches: Tensor,
+        columns: Tensor,
         geometry: Geometry,
         wanted: Wanted,
     ) -> Any:
@@ -167,7 +151,7 @@ class _ConvBackward(torch.autograd.Function):
             gradient, x = batched(gradient, in_dims[0], m), batched(x, in_dims[1], m)
             if how == "kernels":
                 return _kernel_gradients(gradient, x, weight, geometry, wanted), (0, 0, 0)
-            return _patch_gradients(gradient, x, weight, patches, geometry, wanted), (0, 0, 0)
+            return patches.gradients(gradient, x, weight, columns, geometry, wanted), (0, 0, 0)
         gradient = into_channels(batched(gradient, in_dims[0], m, 1), 1)
         x = into_channels(batched(x, in_dims[1], m, 1), 1)
         found = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
@@ -188,37 +172,10 @@ def _backward(
     return tuple(value if use else None for value, use in zip(found, wanted, strict=True))
 
 
-def _patches(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Every patch that the kernel sees, as a view (m, C, kh, kw, B, H', W') of the padded x (m, B, C, H, W)."""
-    stride, padding, dilation = geometry
-    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-    for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
-        reach = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
-        x = x.unfold(3 + axis, reach, stride[axis])[..., :: dilation[axis]]
-    return x.permute(0, 2, 5, 6, 1, 3, 4)
-
-
-def _patch_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, patches: Tensor, geometry: Geometry, wanted: Wanted
-) -> tuple[Tensor | None, ...]:
-    """The gradients (m, B, ...) by one matrix product per client over its patches (m, C kh kw, B L)."""
-    columns = gradient.transpose(1, 2).flatten(2)  # (m, O, B L)
-    to_x = to_weight = to_bias = None
-    if wanted[1]:
-        to_weight = _long_product(columns, patches, gradient.shape[1]).reshape(weight.shape)
-    if wanted[0]:
-        spread = weight.flatten(2).transpose(1, 2) @ columns  # (m, C kh kw, B L)
-        spread = spread.unflatten(1, weight.shape[2:]).unflatten(4, (-1, *gradient.shape[3:]))
-        to_x = _fold(spread, x, geometry)
-    if wanted[2]:
-        to_bias = columns.sum(2)
-    return to_x, to_weight, to_bias
-
-
 def _kernel_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted: Wanted
 ) -> tuple[Tensor | None, ...]:
-    """The same without the patches."""
+    """The gradients (m, B, ...) by our kernels."""
     from feddwa.engine import kernels
 
     gradient, x, precision = gradient.transpose(1, 2), x.transpose(1, 2), kernels.precision()
@@ -230,34 +187,6 @@ def _kernel_gradients(
     if wanted[2]:
         to_bias = gradient.sum((2, 3, 4))
     return to_x, to_weight, to_bias
-
-
-def _long_product(a: Tensor, b: Tensor, batch: int) -> Tensor:
-    """a @ b^T for (m, O, n) and (m, K, n), n a multiple of the batch.
-
-    A few clients' small products with long sums leave most of a GPU idle: the sums are cut into pieces, each a product.
-    """
-    pieces = max(count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or len(a) * count <= 100))
-    if pieces == 1:
-        return a @ b.transpose(1, 2)
-    a, b = (value.unflatten(2, (pieces, -1)).transpose(1, 2) for value in (a, b))  # (m, pieces, ., n / pieces)
-    return (a @ b.transpose(2, 3)).sum(1)
-
-
-def _fold(spread: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
-    """Add each place of the patches (m, C, kh, kw, B, H', W') to where it came from: the reverse of `_patches`."""
-    stride, padding, dilation = geometry
-    m, channels, *kernel, batch, out_height, out_width = spread.shape
-    height, width = x.shape[3] + 2 * padding[0], x.shape[4] + 2 * padding[1]
-    total = spread.new_zeros(m, channels, batch, height, width)
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            top, left = i * dilation[0], j * dilation[1]
-            rows = slice(top, top + stride[0] * (out_height - 1) + 1, stride[0])
-            columns = slice(left, left + stride[1] * (out_width - 1) + 1, stride[1])
-            total[..., rows, columns].add_(spread[:, :, i, j])
-    total = total[..., padding[0] : height - padding[0], padding[1] : width - padding[1]]
-    return total.transpose(1, 2)  # (m, B, C, H, W)
 
 
 class _MaxPool(torch.autograd.Function):
