@@ -72,7 +72,7 @@ class RunConfig:
     backend: str = "vectorised"
     """vectorised (all clients as one program) or sequential (the plain loop, for debugging)."""
     dtype: str = "float32"
-    """float32, float64, bfloat16, or tf32: float32 whose products in training have three digits, faster on a GPU."""
+    """float32, float64, bfloat16, or tf32: float32 whose products have three digits, faster on a GPU."""
     batchnorm: str = "local"
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
     fault: str = ""

@@ -101,19 +101,19 @@ class FedDWA(Algorithm):
         """Weigh by distance to the guidance models, mix the local ones; who is absent keeps its row."""
         local = upload["model"]
         groups = parameter_groups(local, self.granularity)
-        shares = {group: self._weights(server, cohort, upload, group, names) for group, names in groups.items()}
+        if self.sketch:
+            apart = {group: self._sketched(server, cohort, upload, group, names) for group, names in groups.items()}
+            shares = {group: inverse_weights(distances, self.top_k) for group, distances in apart.items()}
+        else:
+            guidance = self._guidance(server, cohort, upload)
+            parts = {group: (part_of(guidance, names), part_of(local, names)) for group, names in groups.items()}
+            shares = {group: dwa_weights(*part, self.top_k) for group, part in parts.items()}
         mixed, weights = mix_groups(shares, groups, local)
         new = {**server, "model": put(server["model"], cohort.ids, mixed)}
         if self.guidance == "last":
             new["last"] = put(server["last"], cohort.ids, local)
         report = {f"weights/{group}": own for group, own in shares.items()} if len(shares) > 1 else {}
         return new, {"weights": weights, **report}
-
-    def _weights(self, server: State, cohort: Cohort, upload: State, group: str, names: list[str]) -> Tensor:
-        if self.sketch:
-            return inverse_weights(self._sketched(server, cohort, upload, group, names), self.top_k)
-        guidance = self._guidance(server, cohort, upload)
-        return dwa_weights(part_of(guidance, names), part_of(upload["model"], names), self.top_k)
 
     def _sketched(self, server: State, cohort: Cohort, upload: State, group: str, names: list[str]) -> Tensor:
         """||u_i - v_j||^2 (m, m) of a group: exact but for the product with the sketched guidance step."""

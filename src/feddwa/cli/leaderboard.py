@@ -10,6 +10,7 @@ from feddwa.errors import InputError, require
 
 if TYPE_CHECKING:
     from feddwa.report.leaderboard import Place
+    from feddwa.report.reading import Method
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _cells(place: "Place") -> list[str]:
     return [place.name, *shown, *gains, f"{place.hurt:.0f} %" if place.hurt is not None else "-"]
 
 
-def _draw(folder: Path, methods: list, places: list["Place"]) -> None:  # type: ignore[type-arg]  # of report.reading.Method
+def _draw(folder: Path, methods: list["Method"], places: list["Place"]) -> None:
     from feddwa.report.figures import gain, pareto
 
     try:
