@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakTensorKeyDictionary
 
 
 def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
@@ -27,13 +26,16 @@ def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) 
 
 
 class _Recorder(TorchDispatchMode):
-    """Every call on plain tensors becomes a node; a tensor that came from nowhere is a constant."""
+    """Every call on plain tensors becomes a node; a tensor that came from nowhere is a constant.
+
+    A tensor carries its node itself, so what the function lets go is free while it runs. (A dictionary with weak keys
+    would do as well, but Python swallows a Ctrl-C that arrives in the callback of a weak reference.)
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
-        self._nodes = WeakTensorKeyDictionary()  # weak: what the function lets go is free while it runs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -51,13 +53,13 @@ class _Recorder(TorchDispatchMode):
     def know(self, value: Tensor, node: fx.Node) -> None:
         """From now on the tensor is what this node made."""
         node.meta["shape"] = value.shape
-        self._nodes[value] = node
+        value._recorded = self, node  # type: ignore[attr-defined]
 
     def node(self, value: Tensor) -> fx.Node:
         """What made the tensor."""
-        if value not in self._nodes:
+        if getattr(value, "_recorded", (None,))[0] is not self:
             name = f"constant_{len(self.constants)}"
             self.constants[name] = value
             self.know(value, self.graph.get_attr(name))
-        known: fx.Node = self._nodes[value]
+        known: fx.Node = value._recorded[1]  # type: ignore[attr-defined]
         return known
