@@ -36,7 +36,15 @@ class Terminal:
         source = str(Path(feddwa.__file__).parents[1])  # PYTHONPATH may be relative, and we are elsewhere
         whole = {**kept, "PYTHONPATH": source, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment}
         command = [sys.executable, "-c", MAIN, *arguments]
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=whole)
+        self.process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=whole,
+            # A shell's background job ignores Ctrl-C, and so would its children: a terminal's do not.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         os.close(theirs)
         self.text = ""
 
