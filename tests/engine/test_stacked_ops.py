@@ -4,9 +4,11 @@ import importlib.util
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from feddwa.engine import stacked_norm, stacked_ops
+from feddwa.engine import keys, stacked_norm, stacked_ops
+from feddwa.engine.network import StackedFunctions
 from feddwa.engine.stacked_norm import batch_norm
 from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
 
@@ -34,13 +36,14 @@ def grads(function, *inputs):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_convolution(geometry, form, monkeypatch):
+@pytest.mark.parametrize("channels", [2, 16])  # a kernel takes many channels otherwise than few
+def test_convolution(channels, geometry, form, monkeypatch):
     """The forms for a GPU, too: their arithmetic is checked on any machine, that of kernels by Triton's interpreter."""
     monkeypatch.setattr(stacked_ops, "form", lambda x: form)
     torch.manual_seed(0)
     dtype = EXACT[form]
-    x = torch.randn(3, 4, 2, 9, 8, dtype=dtype)  # (m, B, C, H, W)
-    weight, bias = torch.randn(3, 5, 2, 3, 2, dtype=dtype), torch.randn(3, 5, dtype=dtype)
+    x = torch.randn(3, 4, channels, 9, 8, dtype=dtype)  # (m, B, C, H, W)
+    weight, bias = torch.randn(3, 5, channels, 3, 2, dtype=dtype), torch.randn(3, 5, dtype=dtype)
     ours = torch.vmap(lambda *own: grads(lambda x, w, b: conv2d(x, w, b, **geometry), *own))(x, weight, bias)
     for client in range(3):
         theirs = grads(lambda x, w, b: F.conv2d(x, w, b, **geometry), x[client], weight[client], bias[client])
@@ -66,6 +69,39 @@ def test_pooling(window, form, monkeypatch):
     for client in range(3):
         theirs = grads(lambda x: F.max_pool2d(x, **window), x[client])
         assert all(torch.allclose(mine[client], yours, rtol=1e-12) for mine, yours in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_pooling_what_was_rectified(inplace, form, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, 7, 8) - 0.5  # windows without a positive value, too
+    x[0, 0, 0, 0, 0] = torch.nan
+
+    def both(x):
+        return F.max_pool2d(F.relu(x * 1.5, inplace), 2)
+
+    def stacked(x):
+        with StackedFunctions(keys.key(0, "x")):
+            return both(x)
+
+    ours = torch.vmap(lambda own: grads(stacked, own))(x)
+    for client in range(3):
+        for mine, yours in zip(ours, grads(both, x[client]), strict=True):
+            assert torch.allclose(mine[client], yours, equal_nan=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pooling_what_was_rectified_and_changed_since(form, monkeypatch):
+    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    x = torch.randn(3, 4, 5, 7, 8)
+
+    def stacked(x):
+        with StackedFunctions(keys.key(0, "x")):
+            return F.max_pool2d(F.relu(x).sub_(0.5), 2)
+
+    assert torch.allclose(torch.vmap(stacked)(x), torch.stack([F.max_pool2d(F.relu(own) - 0.5, 2) for own in x]))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -95,15 +131,13 @@ def test_batch_norm(form, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 def test_networks_reach_these_forms(form, monkeypatch):
     """A torch that calls its operations by other names would silently lose the speed."""
-    from torch import nn
-
-    from feddwa.engine import keys
-    from feddwa.engine.network import StackedFunctions
-
     seen = []
     for home in (stacked_ops, stacked_norm):
-        monkeypatch.setattr(home, "form", lambda x: seen.append(x.ndim) or form)
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.BatchNorm2d(3))
+        monkeypatch.setattr(home, "form", lambda x: form)
+    for own in (stacked_ops._Conv, stacked_ops._MaxPool, stacked_ops._Pool, stacked_norm._BatchNorm):
+        apply = own.apply
+        monkeypatch.setattr(own, "apply", lambda *args, own=own, apply=apply: seen.append((own, args)) or apply(*args))
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(3))
     rows = {name: torch.stack([value, value]) for name, value in net.state_dict().items()}
 
     def forward(params, x):
@@ -111,7 +145,11 @@ def test_networks_reach_these_forms(form, monkeypatch):
             return torch.func.functional_call(net, params, (x,))
 
     torch.vmap(forward)(rows, torch.randn(2, 4, 2, 8, 8))
-    assert len(seen) == 3
+    pool = stacked_ops._Pool if form == "kernels" else stacked_ops._MaxPool
+    (conv, _), *_, (norm, _) = seen
+    assert (conv, norm) == (stacked_ops._Conv, stacked_norm._BatchNorm)
+    assert seen[1][0] is pool
+    assert form != "kernels" or seen[1][1][2] is True  # relu and pooling in one
 
 
 def test_what_has_no_rule_of_its_own_is_torchs():

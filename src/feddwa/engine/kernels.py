@@ -19,13 +19,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional as F
 
-Pair = tuple[int, int]
+from feddwa.engine.forms import Geometry
+
 TILE = 64  # places per program of a convolution
-DEPTH = {"tf32": 32, "tf32x3": 16}  # terms of a sum that are added at once
+DEPTH = 16  # terms of a sum that are added at once
 BLOCK = 512  # single values per program of an element-wise kernel
-MANY = 1024  # programs that keep a GPU busy
+MANY = 2048  # programs that keep a GPU busy
 
 
 def precision() -> str:
@@ -40,12 +40,6 @@ _kernel = triton.jit(do_not_specialize=_ANY_SIZE + _ANY_STRIDE)
 
 
 @triton.jit
-def _entry(k, KH: tl.constexpr, KW: tl.constexpr):
-    """Number k of a patch's entries -> its channel, kernel row and kernel column."""
-    return k // (KH * KW), k // KW % KH, k % KW
-
-
-@triton.jit
 def _pixel(n, H: tl.constexpr, W: tl.constexpr):
     """Number n of a batch's pixels -> its image, row and column."""
     return n // (H * W), n // W % H, n % W
@@ -56,33 +50,36 @@ def _conv(
     x, weight, bias, out, batch, at_m, at_c, at_b, at_h, at_w,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[row, o, n] = bias[row, o] + sum_k weight[row, o, k] patch[row, k, n]."""
-    K: tl.constexpr = C * KH * KW
+    """out[row, o, n] = bias[row, o] + sum_k weight[row, o, k] patch[row, k, n], with k in the order (kh, kw, C)."""
+    K: tl.constexpr = KH * KW * C
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     b, oh, ow = _pixel(n, OH, OW)
-    top, left = oh * SH - PH, ow * SW - PW
-    corner = x + row * at_m + b * at_b + top * at_h + left * at_w  # an address is a corner and a step from it
+    top, left = (oh * SH - PH)[None, :], (ow * SW - PW)[None, :]
+    corner = x + row * at_m + (b * at_b)[None, :] + top * at_h + left * at_w  # an address is a corner and steps from it
     total = tl.zeros((BLOCK_O, BLOCK_N), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        c, i, j = _entry(k, KH, KW)
-        real = (k < K)[:, None] & (b < batch)[None, :]
-        if PH + PW > 0:
-            h, w = top[None, :] + (i * DH)[:, None], left[None, :] + (j * DW)[:, None]
+        k = start + tl.arange(0, BLOCK_K)[:, None]
+        real = (b < batch)[None, :]
+        if C % BLOCK_K == 0:  # one place of the kernel at a time: its row and column are plain numbers
+            i, j = start // (KW * C), start // C % KW
+        else:
+            i, j = k // (KW * C), k // C % KW
+            real &= k < K
+        if EDGES:
+            h, w = top + i * DH, left + j * DW
             real &= (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        step = c * at_c + i * DH * at_h + j * DW * at_w
-        patch = tl.load(corner[None, :] + step[:, None], mask=real, other=0.0)
-        own = (o < O)[:, None] & (k < K)[None, :]
-        kernel = tl.load(weight + row * O * K + o[:, None] * K + k[None, :], mask=own, other=0.0)
+        patch = tl.load(corner + k % C * at_c + (i * DH * at_h + j * DW * at_w), mask=real, other=0.0)
+        k = start + tl.arange(0, BLOCK_K)[None, :]
+        kernel = tl.load(weight + row * O * K + o[:, None] * K + k, mask=(o < O)[:, None] & (k < K), other=0.0)
         total = tl.dot(kernel, patch, total, input_precision=PRECISION)
     total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[:, None]
     place = out + (row * O + o[:, None]) * batch * OH * OW + n[None, :]
-    tl.store(place, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (b < batch)[None, :])
+    tl.store(place, total, mask=(o < O)[:, None] & (b < batch)[None, :])
 
 
 @_kernel
@@ -90,7 +87,7 @@ def _conv_to_weight(
     gradient, x, out, batch, rows, share, at_gm, at_go, at_gb, at_gh, at_gw, at_m, at_c, at_b, at_h, at_w,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, EDGES: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out[piece, row, o, k] = sum over the piece's n of gradient[row, o, n] patch[row, k, n]."""
@@ -99,7 +96,7 @@ def _conv_to_weight(
     piece, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
     o = tl.program_id(0) % tiles * BLOCK_O + tl.arange(0, BLOCK_O)
     k = tl.program_id(0) // tiles * BLOCK_K + tl.arange(0, BLOCK_K)
-    c, i, j = _entry(k, KH, KW)
+    c, i, j = k // (KH * KW), k // KW % KH, k % KW
     entry = x + row * at_m + c * at_c + i * DH * at_h + j * DW * at_w
     channel = gradient + row * at_gm + o * at_go
     total = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32)
@@ -108,7 +105,7 @@ def _conv_to_weight(
         b, oh, ow = _pixel(n, OH, OW)
         top, left = oh * SH - PH, ow * SW - PW
         real = (k < K)[:, None] & (b < batch)[None, :]
-        if PH + PW > 0:
+        if EDGES:
             h, w = top[None, :] + (i * DH)[:, None], left[None, :] + (j * DW)[:, None]
             real &= (h >= 0) & (h < H) & (w >= 0) & (w < W)
         step = b * at_b + top * at_h + left * at_w
@@ -121,8 +118,11 @@ def _conv_to_weight(
 
 
 @_kernel
-def _pool(x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BLOCK: tl.constexpr):
-    """out[p, oh, ow] = the largest value of its window of x (P, H, W); NaN where one is."""
+def _pool(
+    x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, RELU: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[p, oh, ow] = the largest value of its window of x (P, H, W), or of its relu; NaN where one is."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     p, oh, ow = _pixel(n, H // KH, W // KW)
     corner = x + p.to(tl.int64) * H * W + oh * KH * W + ow * KW
@@ -131,13 +131,16 @@ def _pool(x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW:
         for j in tl.static_range(KW):
             value = tl.load(corner + i * W + j, mask=n < count)
             best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
+    if RELU:
+        best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + n, best, mask=n < count)
 
 
 @_kernel
 def _pool_to_input(
-    gradient, x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BLOCK: tl.constexpr
-):
+    gradient, x, out, count, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, RELU: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """The gradient at the first place of each window's largest value (the last NaN, if any), zeros elsewhere."""
     OH: tl.constexpr = H // KH
     OW: tl.constexpr = W // KW
@@ -154,6 +157,8 @@ def _pool_to_input(
             better = (value > best) | (value != value)
             best, place = tl.where(better, value, best), tl.where(better, i * KW + j, place)
     mine = whole & (place == h % KH * KW + w % KW)
+    if RELU:
+        mine = mine & ~(best <= 0)
     come = tl.load(gradient + p.to(tl.int64) * OH * OW + oh * OW + ow, mask=mine, other=0.0)
     tl.store(out + n, come, mask=n < count)
 
@@ -168,49 +173,67 @@ def _mix(z, out, count, BLOCK: tl.constexpr):
     tl.store(out + n, v ^ ((v >> 31) & 0x1FFFFFFFF), mask=n < count)
 
 
-@torch.library.custom_op("feddwa::conv", mutates_args=())
-def conv(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], precision: str
-) -> Tensor:
+def conv(x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
     """(m, C, B, H, W), (m, O, C, kh, kw), (m, O) -> (m, O, B, H', W')."""
-    m, outputs, channels, *size = weight.shape
-    batch, *image = x.shape[2:]
-    places = [_places(*geometry) for geometry in zip(image, size, stride, padding, dilation, strict=True)]
-    out = x.new_empty(m, outputs, batch, *places)
-    block = _block(outputs)
-    _conv[triton.cdiv(batch * places[0] * places[1], TILE), triton.cdiv(outputs, block), m](
-        x, weight.contiguous(), bias.contiguous(), out, batch, *x.stride(),
-        outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        block, TILE, DEPTH[precision], precision,
-    )  # fmt: skip
+    stride, padding, dilation = geometry
+    places = [
+        (length + 2 * margin - by * (size - 1) - 1) // step + 1
+        for length, size, step, margin, by in zip(x.shape[3:], weight.shape[3:], *geometry, strict=True)
+    ]
+    out: Tensor = _conv_at(x, weight, bias, places, stride, padding, dilation, precision())
     return out
 
 
-def conv_to_input(
-    gradient: Tensor, weight: Tensor, image: Sequence[int], stride: Pair, padding: Pair, dilation: Pair, precision: str
-) -> Tensor:
+def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geometry: Geometry) -> Tensor:
     """The gradient (m, C, B, H, W) of the input, from that of the output (m, O, B, H', W').
 
     It is a convolution, too: of the gradients, a stride apart and with zeros all around, and the kernels turned over.
     """
+    stride, padding, dilation = geometry
     apart = gradient
     if stride != (1, 1):
         lengths = [by * (n - 1) + 1 for by, n in zip(stride, gradient.shape[3:], strict=True)]
         apart = gradient.new_zeros(*gradient.shape[:3], *lengths)
         apart[..., :: stride[0], :: stride[1]] = gradient
-    margins: list[int] = []
-    for axis in (1, 0):  # `pad` begins with the last one
-        reach = dilation[axis] * (weight.shape[3 + axis] - 1)
-        before = reach - padding[axis]
-        margins += [before, image[axis] + reach - before - apart.shape[3 + axis]]
     turned = weight.flip(3, 4).transpose(1, 2)  # (m, C, O, kh, kw)
+    before = [by * (size - 1) - margin for size, margin, by in zip(weight.shape[3:], padding, dilation, strict=True)]
     none = weight.new_zeros(turned.shape[:2])
-    out: Tensor = conv(F.pad(apart, margins), turned, none, (1, 1), (0, 0), dilation, precision)
+    out: Tensor = _conv_at(apart, turned, none, image, (1, 1), before, dilation, precision())
     return out
 
 
+@torch.library.custom_op("feddwa::conv", mutates_args=())
+def _conv_at(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    places: list[int],
+    stride: list[int],
+    before: list[int],
+    dilation: list[int],
+    precision: str,
+) -> Tensor:
+    """A convolution with so many places, the first one so far before the image; around the image there are zeros."""
+    m, outputs, channels, *size = weight.shape
+    batch, *image = x.shape[2:]
+    out = x.new_empty(m, outputs, batch, *places)
+    block, depth = _block(outputs, 64), DEPTH if channels % DEPTH == 0 else 2 * DEPTH  # few channels: all at once
+    _conv[triton.cdiv(batch * places[0] * places[1], TILE), triton.cdiv(outputs, block), m](
+        x, weight.permute(0, 1, 3, 4, 2).contiguous(), bias.contiguous(), out, batch, *x.stride(),
+        outputs, channels, *image, *size, *places, *stride, *before, *dilation,
+        _reaches_out(image, size, places, stride, before, dilation), block, TILE, depth, precision,
+    )  # fmt: skip
+    return out
+
+
+def conv_to_weight(gradient: Tensor, x: Tensor, size: Sequence[int], geometry: Geometry) -> Tensor:
+    """The gradient (m, O, C, kh, kw) of the kernels."""
+    found: Tensor = _conv_to_weight_at(gradient, x, size, *geometry, precision())
+    return found
+
+
 @torch.library.custom_op("feddwa::conv_to_weight", mutates_args=())
-def conv_to_weight(
+def _conv_to_weight_at(
     gradient: Tensor,
     x: Tensor,
     size: list[int],
@@ -219,42 +242,40 @@ def conv_to_weight(
     dilation: list[int],
     precision: str,
 ) -> Tensor:
-    """The gradient (m, O, C, kh, kw) of the kernels.
-
-    Long sums are cut into pieces, as many as it takes to keep the GPU busy, and the pieces added in a fixed order.
-    """
+    """Long sums are cut into pieces, enough of them to keep a GPU busy, and the pieces added in a fixed order."""
     m, outputs, batch, *places = gradient.shape
     channels, image = x.shape[1], x.shape[3:]
     entries = channels * size[0] * size[1]
-    block_o, block_k, block_n = _block(outputs), _block(entries), DEPTH[precision]
+    block_o, block_k = _block(outputs, 64), _block(entries, 128)
     tiles = triton.cdiv(outputs, block_o) * triton.cdiv(entries, block_k)
-    steps = triton.cdiv(batch * places[0] * places[1], block_n)
+    steps = triton.cdiv(batch * places[0] * places[1], DEPTH)
     pieces = max(1, min(steps, triton.cdiv(MANY, tiles * m)))
-    share = triton.cdiv(steps, pieces) * block_n
-    out = x.new_empty(pieces, m, outputs, entries, dtype=torch.float32)
+    share = triton.cdiv(steps, pieces) * DEPTH
+    out = x.new_empty(pieces, m, outputs, entries)
     _conv_to_weight[tiles, pieces, m](
         gradient, x, out, batch, m, share, *gradient.stride(), *x.stride(),
         outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        block_o, block_n, block_k, precision,
+        _reaches_out(image, size, places, stride, padding, dilation), block_o, DEPTH, block_k, precision,
+        num_warps=4 if block_o * block_k > 32 * 32 else 1,
     )  # fmt: skip
     found = out.sum(0) if pieces > 1 else out[0]
-    return found.to(x.dtype).reshape(m, outputs, channels, *size)
+    return found.reshape(m, outputs, channels, *size)
 
 
 @torch.library.custom_op("feddwa::pool", mutates_args=())
-def pool(x: Tensor, size: list[int]) -> Tensor:
-    """The maxima (..., H // kh, W // kw) of windows that do not overlap."""
+def pool(x: Tensor, size: list[int], relu: bool) -> Tensor:
+    """The maxima (..., H // kh, W // kw) of windows of x, or of its relu, that do not overlap."""
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-2], *(length // own for length, own in zip(x.shape[-2:], size, strict=True)))
-    _pool[(triton.cdiv(out.numel(), BLOCK),)](x, out, out.numel(), *x.shape[-2:], *size, BLOCK)
+    _pool[(triton.cdiv(out.numel(), BLOCK),)](x, out, out.numel(), *x.shape[-2:], *size, relu, BLOCK)
     return out
 
 
 @torch.library.custom_op("feddwa::pool_to_input", mutates_args=())
-def pool_to_input(gradient: Tensor, x: Tensor, size: list[int]) -> Tensor:
+def pool_to_input(gradient: Tensor, x: Tensor, size: list[int], relu: bool) -> Tensor:
     """The gradient of the input of `pool`."""
     x, gradient, out = x.contiguous(), gradient.contiguous(), x.new_empty(x.shape)
-    _pool_to_input[(triton.cdiv(x.numel(), BLOCK),)](gradient, x, out, x.numel(), *x.shape[-2:], *size, BLOCK)
+    _pool_to_input[(triton.cdiv(x.numel(), BLOCK),)](gradient, x, out, x.numel(), *x.shape[-2:], *size, relu, BLOCK)
     return out
 
 
@@ -273,9 +294,19 @@ def _(info: Any, in_dims: Any, z: Tensor) -> tuple[Tensor, int]:
     return found, in_dims[0]
 
 
-def _places(length: int, size: int, stride: int, padding: int, dilation: int) -> int:
-    return (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1
+def _reaches_out(
+    image: Sequence[int],
+    size: Sequence[int],
+    places: Sequence[int],
+    stride: Sequence[int],
+    before: Sequence[int],
+    dilation: Sequence[int],
+) -> bool:
+    """Whether some patch has entries outside the image."""
+    last = [(n - 1) * by - margin for n, by, margin in zip(places, stride, before, strict=True)]
+    ends = [at + by * (own - 1) for at, by, own in zip(last, dilation, size, strict=True)]
+    return any(margin > 0 for margin in before) or any(end >= n for end, n in zip(ends, image, strict=True))
 
 
-def _block(count: int) -> int:
-    return min(64, max(16, 1 << (count - 1).bit_length()))
+def _block(count: int, most: int) -> int:
+    return min(most, max(16, 1 << (count - 1).bit_length()))

@@ -67,8 +67,25 @@ class KeyedDropout(TorchFunctionMode):
 class StackedFunctions(KeyedDropout):
     """Besides, convolution, pooling and BatchNorm take the forms that stay fast when mapped over clients."""
 
+    def __init__(self, key: Tensor) -> None:
+        super().__init__(key)
+        self.relu: tuple[Tensor, Tensor] | None = None  # its result and its input, right after it was called
+
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        relu, self.relu = self.relu, None
+        if func in (F.relu, torch.relu):
+            return self._relu
+        if func is F.max_pool2d and relu is not None:
+            result, before = relu
+            return lambda x, *rest, **named: max_pool2d(
+                x, *rest, **{**named, "relu_of": before if x is result else None}
+            )
         return STACKED.get(func) or func
+
+    def _relu(self, x: Tensor, inplace: bool = False) -> Tensor:
+        out = F.relu(x, inplace)
+        self.relu = None if inplace else (out, x)
+        return out
 
 
 # Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).

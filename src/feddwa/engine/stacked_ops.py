@@ -47,12 +47,15 @@ def max_pool2d(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
+    relu_of: Tensor | None = None,
 ) -> Any:
-    """`F.max_pool2d`, with rules of our own."""
+    """`F.max_pool2d`, with rules of our own. If x is the relu of a tensor, kernels rectify that as they go."""
     if x.ndim != 4 or return_indices:
         pool: Any = F.max_pool2d
         return pool(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     window = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding), _pair(dilation), ceil_mode
+    if form(x) == "kernels" and _side_by_side(window):
+        return _Pool.apply(x if relu_of is None else relu_of, window[0], relu_of is not None)
     return _MaxPool.apply(x, window)[0]
 
 
@@ -107,7 +110,7 @@ class _Conv(torch.autograd.Function):
             from feddwa.engine import kernels
 
             x = batched(x, in_dims[0], m).transpose(1, 2)
-            out = kernels.conv(x, weight, bias, *geometry, kernels.precision())
+            out = kernels.conv(x, weight, bias, geometry)
             return (out.transpose(1, 2), x.new_empty(0)), (0, None)
         if how == "patches":
             return patches.conv(batched(x, in_dims[0], m), weight, bias, geometry), (0, 0)
@@ -178,12 +181,12 @@ def _kernel_gradients(
     """The gradients (m, B, ...) by our kernels."""
     from feddwa.engine import kernels
 
-    gradient, x, precision = gradient.transpose(1, 2), x.transpose(1, 2), kernels.precision()
+    gradient, x = gradient.transpose(1, 2), x.transpose(1, 2)
     to_x = to_weight = to_bias = None
     if wanted[0]:
-        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], *geometry, precision).transpose(1, 2)
+        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], geometry).transpose(1, 2)
     if wanted[1]:
-        to_weight = kernels.conv_to_weight(gradient, x, weight.shape[3:], *geometry, precision)
+        to_weight = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry)
     if wanted[2]:
         to_bias = gradient.sum((2, 3, 4))
     return to_x, to_weight, to_bias
@@ -209,13 +212,8 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
-        how = form(x)
-        if how != "channels":
+        if form(x) != "channels":
             x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
-            if how == "kernels" and _side_by_side(window):
-                from feddwa.engine import kernels
-
-                return (kernels.pool(x, window[0]).transpose(1, 2), x.new_empty(0)), (0, None)
             pair = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)
             return tuple(value.unflatten(0, x.shape[:2]).transpose(1, 2) for value in pair), (0, 0)
         out, places = aten.max_pool2d_with_indices(into_channels(x, in_dims[0]), *window)
@@ -239,15 +237,10 @@ class _MaxPoolBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
-        how = form(x)
-        if how != "channels":
+        if form(x) != "channels":
             gradient, x = (
                 own.movedim(dim, 0).transpose(1, 2) for own, dim in zip((gradient, x), in_dims, strict=False)
             )
-            if how == "kernels" and _side_by_side(window):
-                from feddwa.engine import kernels
-
-                return kernels.pool_to_input(gradient, x, window[0]).transpose(1, 2), 0
             places = places.movedim(in_dims[2], 0).transpose(1, 2)  # all (m, C, B, H, W)
             if window[0] == window[1] and window[3] == (1, 1):  # windows that do not overlap: one value a place
                 zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(3)
@@ -268,3 +261,53 @@ def _side_by_side(window: Any) -> bool:
     """Windows that do not overlap and do not reach over the edge."""
     size, stride, padding, dilation, ceil_mode = window
     return bool(size == stride and padding == (0, 0) and dilation == (1, 1) and not ceil_mode)
+
+
+class _Pool(torch.autograd.Function):
+    """Max-pooling by our kernels, over windows that do not overlap, of x or of its relu."""
+
+    @staticmethod
+    def forward(x: Tensor, size: Pair, rectified: bool) -> Tensor:
+        from feddwa.engine import kernels
+
+        out: Tensor = kernels.pool(x, size, rectified)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, ctx.size, ctx.rectified = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _PoolBackward.apply(gradient, *ctx.saved_tensors, ctx.size, ctx.rectified), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, size: Pair, rectified: bool) -> Any:
+        x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
+        return _Pool.apply(x, size, rectified).transpose(1, 2), 0
+
+
+class _PoolBackward(torch.autograd.Function):
+    """The gradient goes to the places of the maxima, where they count."""
+
+    @staticmethod
+    def forward(gradient: Tensor, x: Tensor, size: Pair, rectified: bool) -> Tensor:
+        from feddwa.engine import kernels
+
+        out: Tensor = kernels.pool_to_input(gradient, x, size, rectified)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise RuntimeError("second derivatives through max-pooling are not available; use finite differences")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, size: Pair, rectified: bool) -> Any:
+        both = (batched(own, dim, info.batch_size) for own, dim in zip((gradient, x), in_dims, strict=False))
+        gradient, x = (own.transpose(1, 2) for own in both)
+        return _PoolBackward.apply(gradient, x, size, rectified).transpose(1, 2), 0
