@@ -212,6 +212,7 @@ BAD = {
     "run --participation 0.01": "--participation: got 0.01, must be at least 1/20",
     "run --partition pathological --param variant=classes --param classes_per_client=11":
         "--param classes_per_client: got 11, must be at most 10",
+    "run --partition pathological --param classes_per_client=11": "--param classes_per_client: only variant=classes",
     "run --partition dirichlet --param alpha=0": "--param alpha: got 0.0, must be .*above 0",
     "run --partition dirichlet --param alpha=-1": "--param alpha: got -1.0, must be",
     "run --lr -0.1": "--lr: got -0.1, must be a finite number, 0 or more",

@@ -47,6 +47,12 @@ PAPER_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+# Hyper-parameters that one variant of a scheme has and the other does not look at.
+VARIANT_OF: dict[str, dict[str, str]] = {
+    "pathological": {"shards_per_client": "shards", "classes_per_client": "classes"},
+    "groups": {"dominant_classes": "classes"},
+}
+
 
 def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, seed: int) -> Partition:
     """Divide `dataset` among `clients` by the scheme `name` with its hyper-parameters; same seed, same partition."""
@@ -55,7 +61,12 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
     defaults = PAPER_DEFAULTS.get(name, {}).get(dataset.name, {})
-    scheme = build(PARTITIONS[name], {**defaults, **params}, f"partition {name}")
+    usual, scheme = (
+        build(PARTITIONS[name], values, f"partition {name}") for values in (defaults, {**defaults, **params})
+    )
+    for key, variant in VARIANT_OF.get(name, {}).items():
+        if vars(scheme)["variant"] != variant and vars(scheme)[key] != vars(usual)[key]:
+            raise InputError(f"--param {key}: only variant={variant} has it; give --param variant={variant} as well")
     rng = np.random.default_rng([seed, zlib.crc32(b"partition")])
     partition = scheme(_column(name, scheme, dataset), dataset.train_count, clients, rng)
     check(partition, dataset)
