@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from feddwa.engine import Engine, Settings, Trainer, evaluate
+from feddwa.engine import Engine, Settings, Trainer, evaluate, record
 from feddwa.engine.rows import repeat
 from tests.conftest import NETWORKS, SIZES, small_data
 
@@ -39,3 +39,21 @@ def test_some_clients_only():
     everybody = evaluate(engine, repeat(parameters, 8), repeat(buffers, 8), torch.arange(8))
     some = evaluate(engine, repeat(parameters, 2), repeat(buffers, 2), torch.tensor([6, 1]))
     assert some.accuracy.tolist() == everybody.accuracy[[6, 1]].tolist()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_when_it_is_recorded_never_shows(network, monkeypatch):
+    """Other models, and rows that share their memory, go through what was recorded of the first ones."""
+    engine = Engine(NETWORKS[network](), small_data(), Settings(1, 10, 0.1))
+    parameters, buffers = engine.initial()
+    everybody, start = torch.arange(len(SIZES)), repeat(parameters, len(SIZES))
+    trained, memory = Trainer(engine, everybody, 1).sgd(start, {"buffers": repeat(buffers, len(SIZES))})
+    models = [(start, repeat(buffers, len(SIZES))), (trained, memory["buffers"])]
+    seen = []
+    for after in (10**9, 0):  # never, at once
+        monkeypatch.setitem(record.RECORD_AFTER, "cpu", after)
+        seen.append([evaluate(engine, *own, everybody) for own in models])
+    for eager, recorded in zip(*seen, strict=True):
+        assert torch.equal(eager.accuracy, recorded.accuracy)
+        assert torch.equal(eager.loss, recorded.loss)
+    assert not torch.equal(seen[1][0].loss, seen[1][1].loss)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from feddwa.engine import keys
 from feddwa.engine.network import Net
+from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, take
 
 if TYPE_CHECKING:
@@ -31,22 +32,22 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     model, buffers = take(model, by_size), take(buffers, by_size)
     right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
     engine.module.eval()
+    score = _scorer(engine, tuple(model), tuple(buffers))
     width = max(1, SAMPLES_AT_ONCE[device.type] // len(ids))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
         samples = index[:active, start : start + width]
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
         with engine.products():
-            hits, losses = _score(engine, _first(model, active), _first(buffers, active), samples)
+            hits, losses = score(*(value[:active] for rows in (model, buffers) for value in rows.values()), samples)
         right[:active] += hits.masked_fill(~real.to(device), 0).sum(1)
         loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
     back, total = torch.argsort(by_size), sizes.to(torch.float64)
     return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
 
 
-@torch.no_grad()
-def _score(engine: "Engine", model: Rows, buffers: Rows, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Hits and losses of single samples: (a, b) each, in float64."""
+def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> Recurring:
+    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
 
     def one(params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
@@ -57,8 +58,14 @@ def _score(engine: "Engine", model: Rows, buffers: Rows, samples: Tensor) -> tup
         right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
         return right.double(), losses.double()
 
-    return torch.vmap(one)(model, buffers, *engine.data.batch(samples, engine.dtype))
+    cut = len(names)
 
+    @torch.no_grad()
+    def everybody(*flat: Tensor) -> tuple[Tensor, Tensor]:
+        model, state = (
+            dict(zip(own, values, strict=True)) for own, values in ((names, flat[:cut]), (buffers, flat[cut:-1]))
+        )
+        x, y = engine.data.batch(flat[-1], engine.dtype)
+        return torch.vmap(one)(model, state, x, y)
 
-def _first(rows: Rows, active: int) -> Rows:
-    return {name: value[:active] for name, value in rows.items()}
+    return engine.scorers.setdefault((names, buffers), Recurring(everybody))

@@ -15,14 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from feddwa.engine.record import record
+from feddwa.engine.record import RECORD_AFTER, record
 
 Flat = Sequence[Tensor]
 Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, keys) -> new work; leading axis = rows
-
-# Eager runs of a shape before it is recorded: recording costs some tens of milliseconds, an eager step one or two more
-# than a recorded one on a CPU, and on a GPU a multiple of it.
-RECORD_AFTER = {"cpu": 10, "cuda": 1}
 
 # Clients of many different sizes make steps of many shapes, and on a GPU a new shape costs more (a recording, a graph)
 # than some rows too many: there, numbers of rows are rounded up to these.
@@ -155,7 +151,6 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
     An update `add(work, gradient)` after which the old value is not needed becomes `add_`: no second stack in memory.
     """
     graph = module.graph
-    _drop_identities(graph)
     position = {node: number for number, node in enumerate(graph.nodes)}
     output = graph.output_node()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -180,13 +175,3 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
 def _is_alias(node: fx.Node) -> bool:
     """Whether a node may share memory with an input, so that overwriting one would change the other."""
     return node.op == "placeholder" or node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
-
-
-def _drop_identities(graph: fx.Graph) -> None:
-    """Remove views, expansions and multiplications by one that change nothing; batching rules leave many."""
-    views = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
-    for node in list(graph.nodes):
-        unchanged = node.target in views and node.meta["shape"] == node.args[0].meta["shape"]
-        if unchanged or (node.target is aten.mul.Scalar and node.args[1] == 1 and node.args[0].op != "placeholder"):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)

@@ -16,6 +16,7 @@ from feddwa.engine.evaluate import evaluate
 from feddwa.engine.memory import keep_freed_pages
 from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, task_loss
 from feddwa.engine.program import Flat, Program
+from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, State, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
@@ -52,6 +53,7 @@ class Engine:
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
     programs: dict[object, Program] = field(default_factory=dict)
+    scorers: dict[object, Recurring] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
