@@ -6,7 +6,7 @@
 The plain loop is what researchers write: a module, an SGD optimiser and a DataLoader per client, one client after
 another. The ratio is (median time of the plain loop's epoch) / (median time of the engine's epoch), the two measured in
 turn. The server's weights are held against a double Python loop over clients, and against one matrix product; three
-seeds trained as one stack of rows against the same three one after another.
+seeds trained as one stack of rows against the same three one after another; evaluation against a loop over clients.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from feddwa import mixing, models
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Settings, Trainer
+from feddwa.engine import Engine, Settings, Trainer, evaluate
 from feddwa.engine.rows import repeat
 
 # name -> (model, sample shape, clients, samples per client, batch size, wanted ratio on two cores, on a GPU)
@@ -140,7 +140,38 @@ def run_seeds(device: str, seconds: float) -> list[dict[str, object]]:
     return rows
 
 
-def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[str, object]]:
+def run_evaluation(device: str, seconds: float) -> list[dict[str, object]]:
+    """All clients' models on their own samples, against a loop over clients."""
+    names = ("digits-mlp-20", "cifar-cnn-20") if device == "cuda" else ("digits-mlp-20",)
+    return [evaluate_case(name, device, seconds) for name in names]
+
+
+def evaluate_case(name: str, device: str, seconds: float) -> dict[str, object]:
+    """The loop has each client's samples on the device, as one batch."""
+    model, shape, clients, samples, batch, _, _ = CASES[name]
+    engine = make_engine(model, shape, clients, samples, batch, device)
+    parameters, buffers = (repeat(values, clients) for values in engine.initial())
+    data, everybody = engine.data, torch.arange(clients)
+    modules = [models.make(model, shape, 10).to(device).eval() for _ in everybody]
+    batches = [(data.x[own], data.y[own]) for own in data.splits["train"].index]
+
+    def together() -> None:
+        evaluate(engine, parameters, buffers, everybody, "train")
+
+    @torch.no_grad()
+    def apart() -> None:
+        for module, (x, y) in zip(modules, batches, strict=True):
+            outputs = module(x)
+            (outputs.argmax(1) == y).double().mean().item(), F.cross_entropy(outputs, y).item()
+
+    for _ in range(12):  # until it is recorded
+        together()
+    fast, slow = race(together, apart, seconds, device)
+    times = {"engine_ms": fast * 1e3, "plain_ms": slow * 1e3, "ratio": slow / fast}
+    return {"case": f"{name} evaluation", **times, "wanted": 1.0}
+
+
+def run_server(device: str, seconds: float, m: int = 100, size: int = 1_200_000) -> list[dict[str, object]]:
     """The server's weights against a double Python loop and against one matrix product."""
     torch.manual_seed(0)
     base = torch.randn(size, device=device)
@@ -158,7 +189,7 @@ def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[st
     def product() -> None:
         guidance @ local.T
 
-    fast, gemm = race(weights, product, 4.0, device)
+    fast, gemm = race(weights, product, seconds / 2, device)
     start = time.perf_counter()
     loop()
     slow = time.perf_counter() - start
@@ -180,9 +211,12 @@ def run_server(device: str, m: int = 100, size: int = 1_200_000) -> list[dict[st
     ]
 
 
+OTHERS = {"server": run_server, "seeds": run_seeds, "evaluation": run_evaluation}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, 'server', 'seeds'])}")
+    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, *OTHERS])}")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=8.0, help="time for each case")
     parser.add_argument("--json", help="write the results to this file")
@@ -193,17 +227,14 @@ def main() -> None:
     torch.set_float32_matmul_precision("high" if TENSOR_CORES else "highest")
     chosen = options.cases or [
         *(name for name in CASES if options.device == "cuda" or name != "cifar-cnn-100"),
-        "server",
-        "seeds",
+        *OTHERS,
     ]
     print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads")
     print(f"{'case':<24} {'engine':>12} {'plain loop':>12} {'ratio':>8} {'wanted':>8}")
     results: list[dict[str, object]] = []
     for name in chosen:
-        if name == "server":
-            rows = run_server(options.device)
-        elif name == "seeds":
-            rows = run_seeds(options.device, options.seconds)
+        if name in OTHERS:
+            rows = OTHERS[name](options.device, options.seconds)
         else:
             rows = [run_case(name, options.device, options.seconds)]
         for row in rows:
