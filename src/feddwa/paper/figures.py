@@ -63,10 +63,12 @@ def _summaries(experiment: Experiment, store: Store, scale: Scale) -> dict[Colum
     return found
 
 
-def _panels(count: int, width: float = 4.2, height: float = 3.2) -> tuple["Figure", list["Axes"]]:
+def _panels(
+    count: int, width: float = 4.2, height: float = 3.2, per_row: int = PER_ROW
+) -> tuple["Figure", list["Axes"]]:
     from matplotlib.figure import Figure  # only who draws pays for the import
 
-    across = min(count, PER_ROW)
+    across = min(count, per_row)
     down = -(-count // across)
     figure = Figure(figsize=(width * across, height * down), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False).flat)
@@ -100,24 +102,36 @@ def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fig
 
 
 def _curves(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
-    """A panel per column: the paper's metric over rounds, mean over seeds."""
+    """A column of the table in two panels, all of it and its upper end: the paper's metric over rounds, seeds' mean."""
     found = _summaries(experiment, store, scale)
     if not found:
         return {}
-    figure, axes = _panels(len(found))
+    figure, axes = _panels(2 * len(found), height=2.8, per_row=2)
     several = len({row.method for row in experiment.rows}) > 1
-    for axis, (column, cells) in zip(axes, found.items(), strict=True):
+    for (column, cells), whole, upper in zip(found.items(), axes[::2], axes[1::2], strict=True):
+        ends = []
         for number, row in enumerate(experiment.rows):
             if row in cells:
                 series = _mean([record["series"][row.series] for record in cells[row].records.values()])
-                style = _style(number, row.method if several else "")
-                axis.plot(range(1, len(series) + 1), series, label=row.label, **style)
-        axis.set_title(column.name, fontsize=10)
-        axis.set_xlabel("round")
-        axis.set_ylabel("accuracy, %")
+                ends.append(series[-1])
+                for axis in (whole, upper):
+                    style = _style(number, row.method if several else "")
+                    axis.plot(range(1, len(series) + 1), series, label=row.label, **style)
+        upper.set_ylim(*_upper_end(ends))
+        for axis, title in ((whole, column.name), (upper, f"{column.name}, upper end")):
+            axis.set_title(title, fontsize=10)
+            axis.set_xlabel("round")
+            axis.set_ylabel("accuracy, %")
     handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     return {"": figure}
+
+
+def _upper_end(ends: list[float]) -> tuple[float, float]:
+    """Limits of accuracy between which the better half of the lines ends, with some room."""
+    best = sorted(ends, reverse=True)[: max(2, -(-len(ends) // 2))]
+    room = max(1.0, best[0] - best[-1])
+    return best[-1] - room, best[0] + room
 
 
 def _similarity(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
