@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.engine.forms import form
-from feddwa.engine.stacked_ops import batched, into_channels
+from feddwa.engine.stacked_ops import WayBack, batched, into_channels
 
 aten = torch.ops.aten
 
@@ -77,20 +77,12 @@ class _BatchNorm(torch.autograd.Function):
         return (split(out), *(value.unflatten(0, (m, -1)) for value in (mean, var, *own))), (place, 0, 0, 0, 0)
 
 
-class _BatchNormBackward(torch.autograd.Function):
+class _BatchNormBackward(WayBack):
     """Gradients with respect to the input, the scale and the shift."""
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, deviation: Tensor, eps: float) -> Any:
         return _backward(gradient, x, weight, mean, deviation, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError("second derivatives through BatchNorm are not available; use finite differences")
 
     @staticmethod
     def vmap(

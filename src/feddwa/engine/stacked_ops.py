@@ -82,6 +82,21 @@ def batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
     return x.unsqueeze(at).expand(*x.shape[:at], m, *x.shape[at:]) if dim is None else x.movedim(dim, at)
 
 
+class WayBack(torch.autograd.Function):
+    """The gradients of an operation, as an operation: it has no derivative itself."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Refused aloud, so that nobody gets a wrong one."""
+        raise RuntimeError(
+            "no second derivatives through convolution, max-pooling and BatchNorm; use finite differences instead"
+        )
+
+
 class _Conv(torch.autograd.Function):
     """Convolution; the second output holds the patches, where they were gathered, for the way back."""
 
@@ -119,7 +134,7 @@ class _Conv(torch.autograd.Function):
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
 
-class _ConvBackward(torch.autograd.Function):
+class _ConvBackward(WayBack):
     """Gradients of a convolution with respect to its input, its kernel and its bias."""
 
     @staticmethod
@@ -127,14 +142,6 @@ class _ConvBackward(torch.autograd.Function):
         gradient: Tensor, x: Tensor, weight: Tensor, columns: Tensor, geometry: Geometry, wanted: Wanted
     ) -> Any:
         return _backward(gradient, x, weight, geometry, 1, wanted)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError("second derivatives through a convolution are not available; use finite differences")
 
     @staticmethod
     def vmap(
@@ -220,20 +227,12 @@ class _MaxPool(torch.autograd.Function):
         return (out.unflatten(1, (info.batch_size, -1)), places.unflatten(1, (info.batch_size, -1))), (1, 1)
 
 
-class _MaxPoolBackward(torch.autograd.Function):
+class _MaxPoolBackward(WayBack):
     """The gradient goes to the places of the maxima."""
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
         return aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        raise RuntimeError("second derivatives through max-pooling are not available; use finite differences")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
@@ -288,7 +287,7 @@ class _Pool(torch.autograd.Function):
         return _Pool.apply(x, size, rectified).transpose(1, 2), 0
 
 
-class _PoolBackward(torch.autograd.Function):
+class _PoolBackward(WayBack):
     """The gradient goes to the places of the maxima, where they count."""
 
     @staticmethod
@@ -297,14 +296,6 @@ class _PoolBackward(torch.autograd.Function):
 
         out: Tensor = kernels.pool_to_input(gradient, x, size, rectified)
         return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        raise RuntimeError("second derivatives through max-pooling are not available; use finite differences")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, size: Pair, rectified: bool) -> Any:
