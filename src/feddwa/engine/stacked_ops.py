@@ -7,7 +7,8 @@ matrix product per client, of its kernels and its patches: the channels stand be
 (m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. In float32, with Triton,
 kernels of our own gather the patches as they multiply (`engine/kernels.py`); else they are written out
 (`engine/patches.py`).
-All are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operations.
+All are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operations; only
+pooling by our kernels is the same for one.
 """
 
 from typing import Any
