@@ -113,10 +113,10 @@ def _curves(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fi
         for number, row in enumerate(experiment.rows):
             if row in cells:
                 series = _mean([record["series"][row.series] for record in cells[row].records.values()])
-                ends.append(series[-1])
+                style = _style(number, row.method if several else "")
                 for axis in (whole, upper):
-                    style = _style(number, row.method if several else "")
                     axis.plot(range(1, len(series) + 1), series, label=row.label, **style)
+                ends.append(series[-1])
         upper.set_ylim(*_upper_end(ends))
         for axis, title in ((whole, column.name), (upper, f"{column.name}, upper end")):
             axis.set_title(title, fontsize=10)
