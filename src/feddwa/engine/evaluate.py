@@ -1,5 +1,6 @@
 """Every client's model on its own samples, all at once."""
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -48,24 +49,26 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
 
 def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> Recurring:
     """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
+    known = (names, buffers)
+    if known not in engine.scorers:
+        cut = len(names)
 
-    def one(params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
-        losses = torch.vmap(lambda output, target: engine.loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
-        classified = outputs.ndim == 2 and not y.is_floating_point()
-        if not classified:
-            return torch.full_like(losses, torch.nan).double(), losses.double()
-        right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
-        return right.double(), losses.double()
+        @torch.no_grad()
+        def everybody(*flat: Tensor) -> tuple[Tensor, Tensor]:
+            model, state = dict(zip(names, flat[:cut], strict=True)), dict(zip(buffers, flat[cut:-1], strict=True))
+            x, y = engine.data.batch(flat[-1], engine.dtype)
+            return torch.vmap(partial(_score, engine))(model, state, x, y)
 
-    cut = len(names)
+        engine.scorers[known] = Recurring(everybody)
+    return engine.scorers[known]
 
-    @torch.no_grad()
-    def everybody(*flat: Tensor) -> tuple[Tensor, Tensor]:
-        model, state = (
-            dict(zip(own, values, strict=True)) for own, values in ((names, flat[:cut]), (buffers, flat[cut:-1]))
-        )
-        x, y = engine.data.batch(flat[-1], engine.dtype)
-        return torch.vmap(one)(model, state, x, y)
 
-    return engine.scorers.setdefault((names, buffers), Recurring(everybody))
+def _score(engine: "Engine", params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Of one client: (b,) each."""
+    outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
+    losses = torch.vmap(lambda output, target: engine.loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
+    classified = outputs.ndim == 2 and not y.is_floating_point()
+    if not classified:
+        return torch.full_like(losses, torch.nan).double(), losses.double()
+    right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
+    return right.double(), losses.double()
