@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa.engine import keys, stacked_norm, stacked_ops
+from feddwa.engine import keys, stacked_conv, stacked_norm, stacked_pool
 from feddwa.engine.network import StackedFunctions
+from feddwa.engine.stacked_conv import conv2d
 from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
+from feddwa.engine.stacked_pool import adaptive_avg_pool2d, max_pool2d
 
 NO_TRITON = importlib.util.find_spec("triton") is None
 KERNELS = pytest.param("kernels", marks=pytest.mark.skipif(NO_TRITON, reason="needs Triton"))
@@ -39,7 +40,7 @@ def grads(function, *inputs):
 @pytest.mark.parametrize("channels", [2, 16])  # a kernel takes many channels otherwise than few
 def test_convolution(channels, geometry, form, monkeypatch):
     """The forms for a GPU, too: their arithmetic is checked on any machine, that of kernels by Triton's interpreter."""
-    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
     torch.manual_seed(0)
     dtype = EXACT[form]
     x = torch.randn(3, 4, channels, 9, 8, dtype=dtype)  # (m, B, C, H, W)
@@ -53,7 +54,7 @@ def test_convolution(channels, geometry, form, monkeypatch):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_convolution_of_shared_images(form, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
     x, weight = torch.randn(4, 2, 6, 6), torch.randn(3, 5, 2, 3, 3)
     ours = torch.vmap(lambda w: conv2d(x, w))(weight)
     assert torch.allclose(ours, torch.stack([F.conv2d(x, w) for w in weight]), atol=1e-5)
@@ -62,7 +63,7 @@ def test_convolution_of_shared_images(form, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}])
 def test_pooling(window, form, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64).relu()  # with ties at zero
     ours = torch.vmap(lambda own: grads(lambda x: max_pool2d(x, **window), own))(x)
@@ -74,7 +75,7 @@ def test_pooling(window, form, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("inplace", [False, True])
 def test_pooling_what_was_rectified(inplace, form, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8) - 0.5  # windows without a positive value, too
     x[0, 0, 0, 0, 0] = torch.nan
@@ -94,7 +95,7 @@ def test_pooling_what_was_rectified(inplace, form, monkeypatch):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_pooling_what_was_rectified_and_changed_since(form, monkeypatch):
-    monkeypatch.setattr(stacked_ops, "form", lambda x: form)
+    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
     x = torch.randn(3, 4, 5, 7, 8)
 
     def stacked(x):
@@ -132,9 +133,9 @@ def test_batch_norm(form, monkeypatch):
 def test_networks_reach_these_forms(form, monkeypatch):
     """A torch that calls its operations by other names would silently lose the speed."""
     seen = []
-    for home in (stacked_ops, stacked_norm):
+    for home in (stacked_conv, stacked_pool, stacked_norm):
         monkeypatch.setattr(home, "form", lambda x: form)
-    for own in (stacked_ops._Conv, stacked_ops._MaxPool, stacked_ops._Pool, stacked_norm._BatchNorm):
+    for own in (stacked_conv._Conv, stacked_pool._MaxPool, stacked_pool._Pool, stacked_norm._BatchNorm):
         apply = own.apply
         monkeypatch.setattr(own, "apply", lambda *args, own=own, apply=apply: seen.append((own, args)) or apply(*args))
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(3))
@@ -145,9 +146,9 @@ def test_networks_reach_these_forms(form, monkeypatch):
             return torch.func.functional_call(net, params, (x,))
 
     torch.vmap(forward)(rows, torch.randn(2, 4, 2, 8, 8))
-    pool = stacked_ops._Pool if form == "kernels" else stacked_ops._MaxPool
+    pool = stacked_pool._Pool if form == "kernels" else stacked_pool._MaxPool
     (conv, _), *_, (norm, _) = seen
-    assert (conv, norm) == (stacked_ops._Conv, stacked_norm._BatchNorm)
+    assert (conv, norm) == (stacked_conv._Conv, stacked_norm._BatchNorm)
     assert seen[1][0] is pool
     assert form != "kernels" or seen[1][1][2] is True  # relu and pooling in one
 
@@ -156,6 +157,19 @@ def test_what_has_no_rule_of_its_own_is_torchs():
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 3, 3)
     assert torch.equal(conv2d(x, weight, padding="same", groups=2), F.conv2d(x, weight, padding="same", groups=2))
     assert torch.equal(max_pool2d(x[0], 2), F.max_pool2d(x[0], 2))
+
+
+def test_names_of_arguments_are_torchs():
+    x, weight = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    statistics = torch.zeros(4), torch.ones(4), torch.ones(4), torch.zeros(4)
+
+    def network():
+        images = F.max_pool2d(input=F.relu(input=F.conv2d(input=x, weight=weight, stride=1)), kernel_size=2)
+        return F.adaptive_avg_pool2d(input=F.batch_norm(images, *statistics, training=True), output_size=1)
+
+    expected = network()
+    with StackedFunctions(keys.key(0, "x")):
+        assert torch.allclose(network(), expected, atol=1e-6)
 
 
 def test_second_derivatives_are_refused_aloud():

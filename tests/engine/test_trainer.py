@@ -17,8 +17,9 @@ from feddwa.engine import (
     evaluate,
     keys,
     program,
+    stacked_conv,
     stacked_norm,
-    stacked_ops,
+    stacked_pool,
 )
 from feddwa.engine.network import descend
 from feddwa.engine.rows import repeat, take, take_state, tensors
@@ -75,7 +76,7 @@ def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(monkeypatch):
     ids, engine = torch.tensor([0, 2, 5]), make_engine(conv_net, torch.float32, epochs=1)
     sequential = train(SequentialTrainer, engine, 1, ids)
     plain = evaluate(engine, sequential["model"], sequential["buffers"], ids)
-    for module in (stacked_ops, stacked_norm, keys):
+    for module in (stacked_conv, stacked_pool, stacked_norm, keys):
         monkeypatch.setattr(module, "form", lambda x: "kernels")
     monkeypatch.setitem(program.RECORD_AFTER, "cpu", 1)
     trained = train(Trainer, engine, 1, ids)

@@ -7,6 +7,7 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +18,9 @@ from torch.overrides import TorchFunctionMode
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.rows import Row
+from feddwa.engine.stacked_conv import conv2d
 from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_ops import adaptive_avg_pool2d, conv2d, max_pool2d
+from feddwa.engine.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
@@ -27,8 +29,7 @@ Step = Callable[..., Mapping[str, Row]]
 
 
 STACKED: dict[Any, Callable[..., Any]] = {
-    torch.conv2d: conv2d, F.max_pool2d: max_pool2d, F.batch_norm: batch_norm,
-    F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    torch.conv2d: conv2d, F.batch_norm: batch_norm, F.adaptive_avg_pool2d: adaptive_avg_pool2d,
 }  # fmt: skip
 
 
@@ -69,22 +70,17 @@ class StackedFunctions(KeyedDropout):
 
     def __init__(self, key: Tensor) -> None:
         super().__init__(key)
-        self.relu: tuple[Tensor, Tensor] | None = None  # its result and its input, right after it was called
+        self.relu: Relu | None = None  # if it was the last call
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
         relu, self.relu = self.relu, None
         if func in (F.relu, torch.relu):
             return self._relu
-        if func is F.max_pool2d and relu is not None:
-            result, before = relu
-            return lambda x, *rest, **named: max_pool2d(
-                x, *rest, **{**named, "relu_of": before if x is result else None}
-            )
-        return STACKED.get(func) or func
+        return partial(max_pool2d, relu=relu) if func is F.max_pool2d else STACKED.get(func) or func
 
-    def _relu(self, x: Tensor, inplace: bool = False) -> Tensor:
-        out = F.relu(x, inplace)
-        self.relu = None if inplace else (out, x)
+    def _relu(self, input: Tensor, inplace: bool = False) -> Tensor:
+        out = F.relu(input, inplace)
+        self.relu = None if inplace else (out, input)
         return out
 
 

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.forms import form
-from feddwa.engine.stacked_ops import WayBack, batched, into_channels
+from feddwa.engine.forms import WayBack, batched, form, into_channels
 
 aten = torch.ops.aten
 
 
 def batch_norm(
-    x: Tensor,
+    input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None = None,
@@ -28,9 +27,9 @@ def batch_norm(
 ) -> Tensor:
     """`F.batch_norm`, with a rule of our own for training on images; the running statistics move on in place."""
     complete = running_mean is not None and running_var is not None and weight is not None and bias is not None
-    if not (complete and training and x.ndim == 4 and x[:, 0].numel() > 1):
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    out, mean, var, *_ = _BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+    if not (complete and training and input.ndim == 4 and input[:, 0].numel() > 1):
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    out, mean, var, *_ = _BatchNorm.apply(input, weight, bias, running_mean, running_var, momentum, eps)
     running_mean.copy_(mean)  # type: ignore[union-attr]  # `complete` says that they are there
     running_var.copy_(var)  # type: ignore[union-attr]
     return out  # type: ignore[no-any-return]
@@ -114,7 +113,7 @@ def _backward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, deviati
 def _merge(x: Tensor, dim: int | None, m: int) -> Any:
     """x with all clients' channels as one channel axis; how to undo that; and where the client axis is then."""
     if form(x) != "channels":
-        planes = batched(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_ops leaves it in memory
+        planes = batched(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_conv leaves it in memory
         _, channels, batch, height, width = planes.shape
         merged = planes.reshape(1, m * channels, batch * height, width)  # a channel's batch is one tall image
         return merged, lambda new: new.reshape(m, channels, batch, height, width).transpose(1, 2), 0
