@@ -15,7 +15,7 @@ from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 
 # Parameters handled at a time: on a CPU (100, 4096) numbers stay in the cache, on a GPU fewer launches count.
-WIDTH = {"cpu": 4096, "cuda": 1 << 16}
+WIDTH = {"cpu": 4096, "cuda": 1 << 18}
 # Products summed in the models' own precision before float64 takes over; a GPU wants many of them at once.
 BLOCK = {"cpu": 4096, "cuda": 1024}
 LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied in float32
@@ -59,8 +59,10 @@ def squared_distances(a: Models, b: Models) -> Tensor:
         norm_b += _squared_norms(y)
     scale = norm_a.unsqueeze(1) + norm_b
     distances = scale - 2 * cross
-    for i, j in (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero().tolist():
-        distances[i, j] = _squared_distance(rows_a, rows_b, i, j)
+    close = (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero()
+    for pairs in close.split(max(m, n)):  # as many models at once as there are anyway
+        i, j = pairs.unbind(1)
+        distances[i, j] = _distances_of_pairs(rows_a, rows_b, i, j)
     return distances
 
 
@@ -84,10 +86,13 @@ def _blocks(x: Tensor, width: int) -> Tensor:
     return filled.reshape(len(x), -1, width)
 
 
-def _squared_distance(a: Rows, b: Rows, i: int, j: int) -> Tensor:
-    """||a_i - b_j||^2 from the differences: exactly zero for equal models."""
-    differences = (_at_least_float32(x[i]) - _at_least_float32(b[name][j]) for name, x in a.items())
-    return torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64) for part in differences]).square().sum()
+def _distances_of_pairs(a: Rows, b: Rows, i: Tensor, j: Tensor) -> Tensor:
+    """||a_i - b_j||^2 of single pairs (k,), from the differences: exactly zero for equal models."""
+    total = torch.zeros(len(i), dtype=torch.float64, device=i.device)
+    for x, y in _chunks(a, b):
+        apart = _at_least_float32(x[i]) - _at_least_float32(y[j])
+        total += torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64).square()
+    return total
 
 
 def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
@@ -173,15 +178,21 @@ def _centred_chunks(a: Rows, b: Rows, kind: torch.dtype) -> Iterator[tuple[Tenso
     first = next(iter(a.values()))
     width, kind = WIDTH[first.device.type], torch.promote_types(kind, first.dtype)
     buffers = [first.new_empty(_length(rows), width, dtype=kind) for rows in (a, b)]
+    for pieces in _chunks(a, b):
+        origin = _at_least_float32(pieces[1][:1])
+        u, v = (
+            torch.sub(piece, origin, out=buffer[:, : piece.shape[1]])
+            for piece, buffer in zip(pieces, buffers, strict=True)
+        )
+        yield u, v
+
+
+def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both stacks in matching pieces (m, c) and (n, c)."""
     for name, value in a.items():
+        width = WIDTH[value.device.type]
         x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
-        for pieces in zip(x.split(width, dim=1), y.split(width, dim=1), strict=True):
-            origin = _at_least_float32(pieces[1][:1])
-            u, v = (
-                torch.sub(piece, origin, out=buffer[:, : piece.shape[1]])
-                for piece, buffer in zip(pieces, buffers, strict=True)
-            )
-            yield u, v
+        yield from zip(x.split(width, dim=1), y.split(width, dim=1), strict=True)
 
 
 def _at_least_float32(value: Tensor) -> Tensor:

@@ -29,9 +29,12 @@ def misfit(expected: Form, found: Form) -> str | None:
 
 def finite(message: State, clients: int) -> Tensor:
     """(m,) bool, on the CPU: whose numbers are all finite. One pass over every tensor."""
-    fine = torch.ones(clients, dtype=torch.bool)
+    fine: dict[torch.device, Tensor] = {}  # a device is asked once, at the end: each question waits for its answer
     for _, value in tensors(message):
         if value.is_floating_point() and value[0].numel():
             largest = torch.linalg.vector_norm(value.reshape(clients, -1), torch.inf, dim=1)  # (m,), NaN where one is
-            fine &= (largest <= LIMIT).cpu()
-    return fine
+            fine[value.device] = (largest <= LIMIT) & fine.get(value.device, True)
+    everywhere = torch.ones(clients, dtype=torch.bool)
+    for own in fine.values():
+        everywhere &= own.cpu()
+    return everywhere

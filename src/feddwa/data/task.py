@@ -1,6 +1,7 @@
 """A task: data and their division among clients, from a name or from own arrays."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,13 +40,20 @@ class Task:
 
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""
-        digest = hashlib.sha256()
-        arrays = [self.dataset.x, self.dataset.y, *self.partition.train, *self.partition.test]
-        for array in (*arrays, self.partition.turns, self.partition.relabel):
-            value = np.zeros(0) if array is None else np.ascontiguousarray(array)
-            digest.update(f"{value.dtype} {value.shape}".encode())
-            digest.update(value.data if value.size else b"")
-        return digest.hexdigest()
+        kept = self.dataset.kept
+        if "digest" not in kept:  # all divisions of a dataset go on from there
+            kept["digest"] = _add(hashlib.sha256(), self.dataset.x, self.dataset.y)
+        division = self.partition.train, self.partition.test
+        digest = _add(kept["digest"].copy(), *itertools.chain(*division), self.partition.turns, self.partition.relabel)
+        return str(digest.hexdigest())
+
+
+def _add(digest: Any, *arrays: np.ndarray | None) -> Any:
+    for array in arrays:
+        value = np.zeros(0) if array is None else np.ascontiguousarray(array)
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.data if value.size else b"")
+    return digest
 
 
 def from_arrays(clients: Iterable[Sequence[Any]]) -> Task:

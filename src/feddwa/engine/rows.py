@@ -56,10 +56,11 @@ def take(rows: Rows, index: Tensor) -> Rows:
         return rows
     if isinstance(rows, Picked):
         return Picked(rows.stack, rows.index[index])
+    places = {device: index.to(device) for device in {value.device for value in rows.values()}}
     return {
         name: value[0].expand(len(index), *value.shape[1:])
         if value.stride(0) == 0
-        else value.index_select(0, index.to(value.device))
+        else value.index_select(0, places[value.device])
         for name, value in rows.items()
     }
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine.rows import State, concat, take_state
+from feddwa.engine.rows import State, concat
 from feddwa.engine.trainer import Engine, Schedule
 
 T = TypeVar("T")
@@ -90,9 +90,10 @@ def in_step(stack: Engine, engines: Sequence[SharedEngine], tasks: Sequence[Call
 def _answers(stack: Engine, group: Sequence["_Member[Any]"]) -> Iterator[State]:
     requests = [member.request for member in group if member.request is not None]
     new = stack.advance(*_merged(requests))
-    sizes = [len(request.schedule.sizes) for request in requests]
-    for rows in torch.arange(sum(sizes)).split(sizes):
-        yield take_state(new, rows)
+    ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
+    for request, end in zip(requests, ends, strict=True):
+        own = slice(end - len(request.schedule.sizes), end)
+        yield {part: {name: value[own] for name, value in rows.items()} for part, rows in new.items()}
 
 
 def _merged(requests: Sequence[Request]) -> tuple[State, State, Schedule]:
