@@ -1,5 +1,6 @@
 """Convolution, pooling and BatchNorm with parameters per client against torch's own, one client at a time."""
 
+import contextlib
 import importlib.util
 
 import pytest
@@ -109,9 +110,10 @@ def test_pooling_what_was_rectified_and_changed_since(form, monkeypatch):
 def test_batch_norm(form, monkeypatch):
     monkeypatch.setattr(stacked_norm, "form", lambda x: form)
     torch.manual_seed(0)
-    x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64) * 3 + 1  # (m, B, C, H, W)
-    weight, bias, mean = (torch.randn(3, 5, dtype=torch.float64) for _ in range(3))
-    var = torch.rand(3, 5, dtype=torch.float64)
+    dtype = EXACT[form]
+    x = torch.randn(3, 4, 5, 7, 8, dtype=dtype) * 3 + 1  # (m, B, C, H, W)
+    weight, bias, mean = (torch.randn(3, 5, dtype=dtype) for _ in range(3))
+    var = torch.rand(3, 5, dtype=dtype)
 
     def one(function, x, weight, bias, *statistics):
         def value(x, weight, bias):
@@ -125,8 +127,58 @@ def test_batch_norm(form, monkeypatch):
     for client in range(3):
         theirs = one(F.batch_norm, *(own[client] for own in (x, weight, bias, mean, var)))
         for mine, yours in zip(ours, theirs, strict=True):
-            assert torch.allclose(mine[client], yours, rtol=1e-10, atol=1e-10)
+            assert torch.allclose(mine[client], yours, **CLOSE[dtype])
     assert not torch.allclose(ours[-1], var)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.GroupNorm(2, 16), nn.BatchNorm2d(16), nn.BatchNorm2d(16, affine=False), nn.InstanceNorm2d(16),
+        nn.BatchNorm2d(16, track_running_stats=False), nn.LocalResponseNorm(2),
+        nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d(2),
+        nn.Upsample(scale_factor=2), nn.PixelShuffle(2), nn.ReflectionPad2d(1), nn.Conv2d(16, 16, 3, groups=16),
+        nn.ConvTranspose2d(16, 4, 2), nn.PReLU(16), nn.Unflatten(1, (4, 4)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layers_that_follow_a_convolution(layer, training, form, monkeypatch):
+    """They find images in a layout of ours; `x.view` after them is what many networks write."""
+    for home in (stacked_conv, stacked_pool, stacked_norm):
+        monkeypatch.setattr(home, "form", lambda x: form)
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.layer = nn.Conv2d(2, 16, 3), layer
+
+        def forward(self, x):
+            return self.layer(self.conv(x)).view(len(x), -1)
+
+    net, x = Net().to(EXACT[form]).train(training), torch.randn(3, 4, 2, 10, 10, dtype=EXACT[form])
+    rows = {
+        name: torch.stack([value, *torch.rand(2, *value.shape).to(value.dtype)])
+        for name, value in net.state_dict().items()
+    }
+    floats = [name for name, value in rows.items() if value.is_floating_point() and "running" not in name]
+
+    def one(stacked, params, x):
+        def loss(own):
+            state = {name: value.clone() for name, value in ({**params, **own}).items()}
+            with StackedFunctions(keys.key(0, "x")) if stacked else contextlib.nullcontext():
+                return torch.func.functional_call(net, state, (x,)).sin().sum()
+
+        return torch.func.grad(loss)({name: params[name] for name in floats})
+
+    ours = torch.vmap(lambda *own: one(True, *own))(rows, x)
+    for client in range(3):
+        theirs = one(False, {name: value[client] for name, value in rows.items()}, x[client])
+        for name in floats:
+            error = (ours[name][client] - theirs[name]).abs().max()
+            assert error <= CLOSE[EXACT[form]]["rtol"] * theirs[name].abs().max().clamp(min=1), name
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -78,9 +78,14 @@ def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(monkeypatch):
     plain = evaluate(engine, sequential["model"], sequential["buffers"], ids)
     for module in (stacked_conv, stacked_pool, stacked_norm, keys):
         monkeypatch.setattr(module, "form", lambda x: "kernels")
-    monkeypatch.setitem(program.RECORD_AFTER, "cpu", 1)
+    monkeypatch.setitem(program.RECORD_AFTER, "cpu", 0)
+    recorded = []
+    in_place = program.in_place
+    monkeypatch.setattr(program, "in_place", lambda module, fused: recorded.append(in_place(module, True)) or module)
     trained = train(Trainer, engine, 1, ids)
     assert relative_error(trained, sequential) < TOLERANCE[torch.float32]
+    targets = [str(node.target) for module in recorded for node in module.graph.nodes]
+    assert {"aten.baddbmm_.default", "feddwa.normalise.default", "feddwa.uniform.default"} <= set(targets)
     engine.scorers.clear()
     for _ in range(2):  # run and recorded
         scores = evaluate(engine, trained["model"], trained["buffers"], ids)

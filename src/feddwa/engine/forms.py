@@ -41,6 +41,13 @@ def batched(x: Tensor, dim: int | None, m: int, at: int = 0) -> Tensor:
     return x.unsqueeze(at).expand(*x.shape[:at], m, *x.shape[at:]) if dim is None else x.movedim(dim, at)
 
 
+def view(input: Tensor, *shape: Any, **options: Any) -> Tensor:
+    """`Tensor.view`, which users write after convolutions and our layouts do not allow: where it must, it copies."""
+    if options or isinstance(shape[0], torch.dtype):
+        return input.view(*shape, **options)
+    return input.reshape(*shape)
+
+
 class WayBack(torch.autograd.Function):
     """The gradients of an operation, as an operation: it has no derivative itself."""
 

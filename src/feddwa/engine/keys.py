@@ -58,6 +58,11 @@ def bits(key: Tensor, count: int) -> Tensor:
 
 def uniform(key: Tensor, shape: torch.Size) -> Tensor:
     """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so that they are exact."""
+    if form(key) == "kernels":
+        from feddwa.engine import kernels
+
+        drawn: Tensor = kernels.uniform(key, shape.numel())
+        return drawn.reshape(shape)
     return ((bits(key, shape.numel()) >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(shape)
 
 

@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
+from feddwa.engine.forms import view
 from feddwa.engine.rows import Row
 from feddwa.engine.stacked_conv import conv2d
-from feddwa.engine.stacked_norm import batch_norm
+from feddwa.engine.stacked_norm import batch_norm, group_norm
 from feddwa.engine.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
 from feddwa.errors import InputError
 
@@ -30,6 +31,7 @@ Step = Callable[..., Mapping[str, Row]]
 
 STACKED: dict[Any, Callable[..., Any]] = {
     torch.conv2d: conv2d, F.batch_norm: batch_norm, F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    F.group_norm: group_norm, torch.group_norm: group_norm, Tensor.view: view,
 }  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 `vmap` turns the step of one client into a step of a stack. Run eagerly, the transforms of `torch.func` cost tens of
 microseconds per operation, more than the arithmetic of a small network. So a shape that recurs is recorded once as a
 flat list of ATen calls (vmap and grad are resolved by then) that update the stack in place; on CUDA that list is
-captured in a CUDA graph besides, and a step is one launch. Eager and recorded runs execute the same kernels in the same
-order, so when it is recorded never shows in the result.
+captured in a CUDA graph besides, and a step is one launch. When it is recorded never shows in the result: on a CPU
+eager and recorded runs execute the same kernels in the same order, and on a GPU every run is a recorded one.
 """
 
 import bisect
@@ -114,7 +114,7 @@ class Program:
             own = slice(rows) if isinstance(rows, int) else rows
             example = [value[own].clone() for value in (*self.work, *self.constants)]
             module = record(self._flat_step, [*example, index, keys])
-            self._recorded[index.shape] = in_place(module).forward
+            self._recorded[index.shape] = in_place(module, fused=index.is_cuda).forward
         return self._recorded[index.shape]
 
 
@@ -145,10 +145,11 @@ class _Graph:
         self.graph.replay()
 
 
-def in_place(module: fx.GraphModule) -> fx.GraphModule:
+def in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
     """Rewrite a recorded `step(*work, ...) -> new work` so that it returns nothing and overwrites its work instead.
 
     An update `add(work, gradient)` after which the old value is not needed becomes `add_`: no second stack in memory.
+    `fused`: where the gradient is a matrix product, it is added as it is computed and never written.
     """
     graph = module.graph
     position = {node: number for number, node in enumerate(graph.nodes)}
@@ -160,6 +161,8 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
         last_use = max((position[user] for user in old.users), default=-1)
         if new.target is aten.add.Tensor and new.args[0] is old and last_use == position[new] and len(new.users) == 1:
             new.target = aten.add_.Tensor
+            if fused and (factors := _factors(new.args[1])):
+                new.target, new.args = aten.baddbmm_.default, (old, *factors)
         elif new is not old:
             with graph.inserting_before(output):
                 pending.append((old, graph.call_function(aten.clone.default, (new,)) if _is_alias(new) else new))
@@ -170,6 +173,14 @@ def in_place(module: fx.GraphModule) -> fx.GraphModule:
     graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def _factors(node: fx.Node) -> tuple[Any, ...]:
+    """Of a batched matrix product that is used once, turned over any even number of times on the way; else none."""
+    turns = 0
+    while node.target is aten.transpose.int and node.args[1:] == (1, 2) and len(node.users) == 1:
+        node, turns = node.args[0], turns + 1  # type: ignore[assignment]  # what is transposed is a node
+    return node.args if node.target is aten.bmm.default and len(node.users) == 1 and turns % 2 == 0 else ()
 
 
 def _is_alias(node: fx.Node) -> bool:

@@ -3,10 +3,10 @@
 `vmap` of a convolution with a kernel per client is a grouped convolution, and what follows it copies the result into
 another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
 next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
-matrix product per client, of its kernels and its patches: the channels stand before the batch in memory,
-(m, C, B, H, W), from one layer to the next, so that a client's whole batch is one matrix. In float32, with Triton,
-kernels of our own gather the patches as they multiply (`engine/kernels.py`); else they are written out
-(`engine/patches.py`).
+matrix product per client, of its kernels and its patches. In float32, with Triton, kernels of our own gather the
+patches as they multiply (`engine/kernels.py`), with channels last in memory; else they are written out
+(`engine/patches.py`), and the channels stand before the batch in memory, (m, C, B, H, W), from one layer to the next,
+so that a client's whole batch is one matrix.
 
 These are ordinary `autograd.Function`s with a rule for `vmap`; for a single client it is torch's own operation. Pooling
 and BatchNorm (`stacked_pool.py`, `stacked_norm.py`) take the layouts as they are and leave them so.
@@ -67,9 +67,8 @@ class _Conv(torch.autograd.Function):
         if how == "kernels":
             from feddwa.engine import kernels
 
-            x = batched(x, in_dims[0], m).transpose(1, 2)
-            out = kernels.conv(x, weight, bias, geometry)
-            return (out.transpose(1, 2), x.new_empty(0)), (0, None)
+            out = kernels.conv(batched(x, in_dims[0], m), weight, bias, geometry)
+            return (out, x.new_empty(0)), (0, None)
         if how == "patches":
             return patches.conv(batched(x, in_dims[0], m), weight, bias, geometry), (0, 0)
         merged = into_channels(batched(x, in_dims[0], m, 1), 1)
@@ -131,12 +130,9 @@ def _kernel_gradients(
     """The gradients (m, B, ...) by our kernels."""
     from feddwa.engine import kernels
 
-    gradient, x = gradient.transpose(1, 2), x.transpose(1, 2)
     to_x = to_weight = to_bias = None
     if wanted[0]:
-        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], geometry).transpose(1, 2)
-    if wanted[1]:
-        to_weight = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry)
-    if wanted[2]:
-        to_bias = gradient.sum((2, 3, 4))
+        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], geometry)
+    if wanted[1] or wanted[2]:
+        to_weight, to_bias = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry)
     return to_x, to_weight, to_bias

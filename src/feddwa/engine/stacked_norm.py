@@ -25,14 +25,26 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`F.batch_norm`, with a rule of our own for training on images; the running statistics move on in place."""
-    complete = running_mean is not None and running_var is not None and weight is not None and bias is not None
-    if not (complete and training and input.ndim == 4 and input[:, 0].numel() > 1):
+    """`F.batch_norm`, with rules of our own for images; the running statistics move on in place."""
+    if (
+        running_mean is None or running_var is None or weight is None or bias is None or input.ndim != 4
+        or (training and input[:, 0].numel() == 1)
+    ):  # fmt: skip
+        input = input.contiguous()  # under vmap torch cannot ask for another layout
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    if not training:
+        scale = weight * torch.rsqrt(running_var + eps)
+        shift = bias - running_mean * scale
+        return torch.addcmul(shift[:, None, None], input, scale[:, None, None])
     out, mean, var, *_ = _BatchNorm.apply(input, weight, bias, running_mean, running_var, momentum, eps)
-    running_mean.copy_(mean)  # type: ignore[union-attr]  # `complete` says that they are there
-    running_var.copy_(var)  # type: ignore[union-attr]
+    running_mean.copy_(mean)
+    running_var.copy_(var)
     return out  # type: ignore[no-any-return]
+
+
+def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`torch.group_norm`, and `F.group_norm`, of an input in any layout: under vmap torch's own fails on some."""
+    return torch.group_norm(input.contiguous(), *args, **kwargs)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -69,6 +81,12 @@ class _BatchNorm(torch.autograd.Function):
         eps: float,
     ) -> Any:
         m = info.batch_size
+        if form(x) == "kernels":
+            from feddwa.engine import kernels
+
+            x, *own = (batched(own, dim, m) for own, dim in zip((x, weight, bias, mean, var), in_dims, strict=False))
+            out, *found = kernels.normalise(_pixels(x), *own, momentum, eps)
+            return (_images(out, x), *found), (0,) * 5
         merged, split, place = _merge(x, in_dims[0], m)
         channels = (batched(own, dim, m).flatten() for own, dim in zip((weight, bias), in_dims[1:3], strict=True))
         mean, var = (batched(own, dim, m).flatten().clone() for own, dim in zip((mean, var), in_dims[3:5], strict=True))
@@ -95,6 +113,13 @@ class _BatchNormBackward(WayBack):
         eps: float,
     ) -> Any:
         m = info.batch_size
+        if form(x) == "kernels":
+            from feddwa.engine import kernels
+
+            own = zip((gradient, x, weight, mean, deviation), in_dims, strict=False)
+            gradient, x, *rest = (batched(value, dim, m) for value, dim in own)
+            out, *found = kernels.normalise_to_input(_pixels(gradient), _pixels(x), *rest)
+            return (_images(out, x), *found), (0, 0, 0)
         outer, _, _ = _merge(gradient, in_dims[0], m)
         inner, split, place = _merge(x, in_dims[1], m)
         weight, mean, deviation = (
@@ -118,3 +143,16 @@ def _merge(x: Tensor, dim: int | None, m: int) -> Any:
         merged = planes.reshape(1, m * channels, batch * height, width)  # a channel's batch is one tall image
         return merged, lambda new: new.reshape(m, channels, batch, height, width).transpose(1, 2), 0
     return into_channels(batched(x, dim, m, 1), 1), lambda new: new.unflatten(1, (m, -1)), 1
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """(m, B, C, H, W) -> (m, B H W, C)."""
+    from feddwa.engine import kernels
+
+    return kernels.channels_last(images).flatten(1, 3)
+
+
+def _images(pixels: Tensor, like: Tensor) -> Tensor:
+    """The way back."""
+    images: Tensor = pixels.unflatten(1, (like.shape[1], *like.shape[3:])).movedim(-1, 2)
+    return images

@@ -130,8 +130,7 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, size: Pair, rectified: bool) -> Any:
-        x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
-        return _Pool.apply(x, size, rectified).transpose(1, 2), 0
+        return _Pool.apply(x.movedim(in_dims[0], 0), size, rectified), 0
 
 
 class _PoolBackward(WayBack):
@@ -146,6 +145,5 @@ class _PoolBackward(WayBack):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, size: Pair, rectified: bool) -> Any:
-        both = (batched(own, dim, info.batch_size) for own, dim in zip((gradient, x), in_dims, strict=False))
-        gradient, x = (own.transpose(1, 2) for own in both)
-        return _PoolBackward.apply(gradient, x, size, rectified).transpose(1, 2), 0
+        gradient, x = (batched(own, dim, info.batch_size) for own, dim in zip((gradient, x), in_dims, strict=False))
+        return _PoolBackward.apply(gradient, x, size, rectified), 0
