@@ -48,6 +48,11 @@ class FederatedData:
         """Where the samples are."""
         return self.x.device
 
+    @property
+    def labelled(self) -> bool:
+        """Whether the targets are classes, and none of them is missing (negative, as torch marks it)."""
+        return self.y.ndim == 1 and not self.y.is_floating_point() and bool((self.y >= 0).all())
+
     def batch(self, index: Tensor, dtype: torch.dtype) -> Batch:
         """The samples at `index` (..., B) as network input of the given float type."""
         x, y = self.x[index], self.y[index]

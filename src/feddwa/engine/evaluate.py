@@ -66,7 +66,8 @@ def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) 
 def _score(engine: "Engine", params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Of one client: (b,) each."""
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
-    losses = torch.vmap(lambda output, target: engine.loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
+    loss = engine.mapped_loss
+    losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
     classified = outputs.ndim == 2 and not y.is_floating_point()
     if not classified:
         return torch.full_like(losses, torch.nan).double(), losses.double()

@@ -40,7 +40,8 @@ def precision() -> str:
 
 
 # Batches differ in length: a kernel is compiled once for a layer, not for every length.
-_kernel = triton.jit(do_not_specialize=["batch", "rows", "share", "count", "pixels", "at_centre"])
+_ANY = ["batch", "rows", "share", "count", "pixels", "at_centre", "factor", "summand"]
+_kernel = triton.jit(do_not_specialize=_ANY)
 
 
 @triton.jit
@@ -280,10 +281,10 @@ def _mixed(v):
 
 
 @_kernel
-def _mix(z, out, count, BLOCK: tl.constexpr):
-    """`keys.mix` of every number."""
+def _mix(z, out, count, factor, summand, BLOCK: tl.constexpr):
+    """`keys.mix` of factor z + summand for every z."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + n, _mixed(tl.load(z + n, mask=n < count, other=0)), mask=n < count)
+    tl.store(out + n, _mixed(tl.load(z + n, mask=n < count, other=0) * factor + summand), mask=n < count)
 
 
 @_kernel
@@ -463,17 +464,17 @@ def _sums_of(a: Tensor, x: Tensor, centre: Tensor, squared: bool) -> tuple[Tenso
 
 
 @torch.library.custom_op("feddwa::mix", mutates_args=())
-def mix(z: Tensor) -> Tensor:
-    """`keys.mix` in one kernel instead of eight."""
+def mix(z: Tensor, factor: int, summand: int) -> Tensor:
+    """`keys.mix` of factor z + summand in one kernel instead of ten."""
     z = z.contiguous()
     out = torch.empty_like(z)
-    _mix[(triton.cdiv(z.numel(), BLOCK),)](z, out, z.numel(), BLOCK)
+    _mix[(triton.cdiv(z.numel(), BLOCK),)](z, out, z.numel(), factor, summand, BLOCK)
     return out
 
 
 @mix.register_vmap
-def _(info: Any, in_dims: Any, z: Tensor) -> tuple[Tensor, int]:
-    found: Tensor = mix(z)
+def _(info: Any, in_dims: Any, z: Tensor, factor: int, summand: int) -> tuple[Tensor, int]:
+    found: Tensor = mix(z, factor, summand)
     return found, in_dims[0]
 
 

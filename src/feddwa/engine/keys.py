@@ -19,7 +19,7 @@ def mix(z: Tensor) -> Tensor:
     if form(z) == "kernels":
         from feddwa.engine import kernels
 
-        mixed: Tensor = kernels.mix(z)
+        mixed: Tensor = kernels.mix(z, 1, 0)
         return mixed
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47  # the mask turns >> into an unsigned shift
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
@@ -33,7 +33,13 @@ def _signed(number: int) -> int:
 
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key from a key and a number; both may be tensors, broadcast against each other."""
-    return mix(key * 3 + (_signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN))
+    number = _signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN
+    if isinstance(number, int) and form(key) == "kernels":
+        from feddwa.engine import kernels
+
+        folded: Tensor = kernels.mix(key, 3, number)
+        return folded
+    return mix(key * 3 + number)
 
 
 def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:

@@ -36,6 +36,8 @@ class Program:
         self.step = step
         self.work: list[Tensor] = []
         self.constants: list[Tensor] = []
+        self._loaded = self._moving = 0  # rows that are in use, and how many of them, the first ones, still move
+        self._finished: list[Tensor] = []  # the others, where rounding up moves them on
         self._uses: dict[tuple[bool, torch.Size], int] = {}
         self._recorded: dict[torch.Size, Callable[..., None]] = {}
         self._graphs: dict[tuple[bool, torch.Size], _Graph] = {}
@@ -47,36 +49,53 @@ class Program:
 
     def load(self, work: Flat, constants: Flat) -> None:
         """Take in copies of the work, and the constants that go with it."""
-        m = len(work[0])
+        m = self._loaded = self._moving = len(work[0])
         if not work[0].is_cuda:
+            self._finished = []
             self.work = [value.clone(memory_format=torch.contiguous_format) for value in work]
             self.constants = list(constants)
             return
         if not self.work or self.rows < m:  # graphs hold addresses: storage stays where it is while it suffices
             self.work = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in work]
             self.constants = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in constants]
+            self._finished = []
             self._graphs.clear()
         for static, value in zip((*self.work, *self.constants), (*work, *constants), strict=True):
             static[:m].copy_(value)
 
     def read(self, m: int) -> list[Tensor]:
         """The work of the first m rows, as it is now."""
+        self._bring_back()
         return [value[:m].clone() for value in self.work] if self.work[0].is_cuda else self.work
 
     def run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         """Advance the first `rows` rows, or the rows listed, by one step on the samples `index` (a, b)."""
         count = len(index)
-        if ROUNDED[index.device.type]:
-            count = _round_up(count, LISTED) if isinstance(rows, Tensor) else min(_round_up(count, LEADING), self.rows)
-        if count == len(index):
-            self._run(rows, index, keys)
-        elif isinstance(rows, Tensor):  # the last one again and again: as often as it is written it is the same
+        if isinstance(rows, Tensor):
+            self._bring_back()
+            if ROUNDED[index.device.type]:  # the last one again and again: as often as it is written it is the same
+                count = _round_up(count, LISTED)
             self._run(*(_filled(value, count) for value in (rows, index, keys)))
-        else:  # the rows after the first ones move, too, and are put back
-            kept = [value[rows:count].clone() for value in self.work]
+        else:
+            if rows > self._moving:  # another epoch
+                self._bring_back()
+            if ROUNDED[index.device.type]:
+                count = min(_round_up(count, LEADING), self.rows)
+                self._set_aside(rows)
             self._run(count, _filled(index, count), _filled(keys, count))
-            for value, own in zip(self.work, kept, strict=True):
-                value[rows:count].copy_(own)
+
+    def _set_aside(self, moving: int) -> None:
+        """Keep the rows that move no more, because rounding up will move them on."""
+        if moving < self._moving:
+            self._finished = self._finished or [torch.empty_like(value) for value in self.work]
+            _copy(self._finished, self.work, slice(moving, self._moving))
+            self._moving = moving
+
+    def _bring_back(self) -> None:
+        """All rows as they ought to be."""
+        if self._moving < self._loaded:
+            _copy(self.work, self._finished, slice(self._moving, self._loaded))
+            self._moving = self._loaded
 
     def _run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         shape = (isinstance(rows, int), index.shape)
@@ -122,8 +141,14 @@ def _round_up(count: int, sizes: Sequence[int]) -> int:
     return sizes[bisect.bisect_left(sizes, count)]
 
 
+def _copy(into: Flat, values: Flat, rows: slice) -> None:
+    torch._foreach_copy_([own[rows] for own in into], [value[rows] for value in values])
+
+
 def _filled(values: Tensor, count: int) -> Tensor:
     """`values` (k, ...) with the last one repeated to make `count`."""
+    if count == len(values):
+        return values
     return torch.cat([values, values[-1:].expand(count - len(values), *values.shape[1:])])
 
 
@@ -155,19 +180,18 @@ def in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
     position = {node: number for number, node in enumerate(graph.nodes)}
     output = graph.output_node()
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    pending = []
+    added, overwritten = [], []
     results: Any = output.args[0]
     for old, new in zip(placeholders, results, strict=False):
         last_use = max((position[user] for user in old.users), default=-1)
         if new.target is aten.add.Tensor and new.args[0] is old and last_use == position[new] and len(new.users) == 1:
-            new.target = aten.add_.Tensor
-            if fused and (factors := _factors(new.args[1])):
-                new.target, new.args = aten.baddbmm_.default, (old, *factors)
+            added.append((old, new))
         elif new is not old:
             with graph.inserting_before(output):
-                pending.append((old, graph.call_function(aten.clone.default, (new,)) if _is_alias(new) else new))
-    with graph.inserting_before(output):
-        for old, new in pending:  # after every read of the old values
+                overwritten.append((old, graph.call_function(aten.clone.default, (new,)) if _is_alias(new) else new))
+    with graph.inserting_before(output):  # after every read of the old values
+        _add(graph, added, fused)
+        for old, new in overwritten:
             graph.call_function(aten.copy_.default, (old, new))
     output.args = (None,)
     graph.eliminate_dead_code()
@@ -175,8 +199,27 @@ def in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
     return module
 
 
+def _add(graph: fx.Graph, updates: Sequence[tuple[fx.Node, fx.Node]], fused: bool) -> None:
+    """Updates `add(old, gradient)` in place. `fused`: what is added with the same factor is one call."""
+    together: dict[Any, list[tuple[fx.Node, fx.Node]]] = {}  # alpha -> what it is the factor of
+    for old, new in updates:
+        gradient: Any = new.args[1]
+        alpha = new.kwargs.get("alpha", 1)
+        if fused and (factors := _factors(gradient)):
+            graph.call_function(aten.baddbmm_.default, (old, *factors), {"alpha": alpha})
+        elif fused and gradient.meta["dense"] and gradient.meta["shape"] == old.meta["shape"]:
+            together.setdefault(alpha, []).append((old, gradient))
+        else:
+            graph.call_function(aten.add_.Tensor, (old, gradient), {"alpha": alpha})
+    for alpha, pairs in together.items():
+        graph.call_function(aten._foreach_add_.List, tuple(map(list, zip(*pairs, strict=True))), {"alpha": alpha})
+
+
 def _factors(node: fx.Node) -> tuple[Any, ...]:
-    """Of a batched matrix product that is used once, turned over any even number of times on the way; else none."""
+    """Of a batched matrix product that is used once, turned over any even number of times on the way; else none.
+
+    The first use is the update itself, which is still there.
+    """
     turns = 0
     while node.target is aten.transpose.int and node.args[1:] == (1, 2) and len(node.users) == 1:
         node, turns = node.args[0], turns + 1  # type: ignore[assignment]  # what is transposed is a node
@@ -185,4 +228,6 @@ def _factors(node: fx.Node) -> tuple[Any, ...]:
 
 def _is_alias(node: fx.Node) -> bool:
     """Whether a node may share memory with an input, so that overwriting one would change the other."""
-    return node.op == "placeholder" or node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+    if node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]  # of several results
+    return node.op == "placeholder" or bool(getattr(node.target, "is_view", False))

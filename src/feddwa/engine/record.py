@@ -23,14 +23,15 @@ aten = torch.ops.aten
 
 
 def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """A module that does to its inputs what the function does to these. The shape of a call's result is in its meta."""
+    """A module that does to its inputs what the function does to these. What it knows of a result is in its meta."""
     recorder = _Recorder()
     for number, value in enumerate(inputs):
         recorder.know(value, recorder.graph.placeholder(f"input_{number}"))
     with recorder:
         outputs = function(*inputs)
     recorder.graph.output([recorder.node(value) for value in outputs])
-    _drop_identities(recorder.graph)
+    for simplify in (_drop_identities, _drop_shapes, _drop_overwritten):
+        simplify(recorder.graph)
     recorder.graph.eliminate_dead_code()
     return fx.GraphModule(recorder.constants, recorder.graph)
 
@@ -81,7 +82,7 @@ class _Recorder(TorchDispatchMode):
 
     def know(self, value: Tensor, node: fx.Node) -> None:
         """From now on the tensor is what this node made."""
-        node.meta["shape"] = value.shape
+        node.meta |= {"shape": value.shape, "dtype": value.dtype, "dense": value.is_contiguous(), "place": value.device}
         value._recorded = self, node  # type: ignore[attr-defined]
 
     def node(self, value: Tensor) -> fx.Node:
@@ -94,11 +95,39 @@ class _Recorder(TorchDispatchMode):
         return known
 
 
+def _drop_shapes(graph: fx.Graph) -> None:
+    """Make of ones that are like something ones of a shape: of a loss that is differentiated nothing else is used."""
+    for node in graph.find_nodes(op="call_function", target=aten.ones_like.default):
+        node.target, node.args = aten.ones.default, (list(node.meta["shape"]),)
+        node.kwargs = {"dtype": node.meta["dtype"], "device": node.meta["place"]}
+
+
+def _drop_overwritten(graph: fx.Graph) -> None:
+    """A copy of an input that is read, and then overwritten as a whole, is the input and what overwrites it."""
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        copy, new = node.args
+        same = copy.target is aten.clone.default and copy.args[0].op == "placeholder"
+        if not same or any(copy.meta[known] != new.meta[known] for known in ("shape", "dtype")):
+            continue
+        if all(position[user] <= position[node] and (user is node or not _writes(user)) for user in copy.users):
+            node.replace_all_uses_with(new)
+            graph.erase_node(node)
+            copy.replace_all_uses_with(copy.args[0])
+            graph.erase_node(copy)
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or bool(schema.is_mutable)
+
+
 def _drop_identities(graph: fx.Graph) -> None:
     """Remove views, expansions and multiplications by one that change nothing; batching rules leave many."""
     views = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
     for node in list(graph.nodes):
         unchanged = node.target in views and node.meta["shape"] == node.args[0].meta["shape"]
-        if unchanged or (node.target is aten.mul.Scalar and node.args[1] == 1 and node.args[0].op != "placeholder"):
+        multiplied = node.target is aten.mul.Scalar and node.args[1] == 1
+        if unchanged or (multiplied and (node.args[0].op != "placeholder" or graph.output_node() not in node.users)):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)

@@ -14,7 +14,7 @@ from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.evaluate import evaluate
 from feddwa.engine.memory import keep_freed_pages
-from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, task_loss
+from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, label_loss, task_loss
 from feddwa.engine.program import Flat, Program
 from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, State, take
@@ -55,9 +55,11 @@ class Engine:
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, Recurring] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
+    mapped_loss: Loss = field(init=False)  # the loss in the form in which it is mapped over rows
 
     def __post_init__(self) -> None:
         self.module = self.module.to(self.data.device, self.dtype)
+        self.mapped_loss = label_loss if self.loss is F.cross_entropy and self.data.labelled else self.loss
         if self.data.device.type == "cpu":
             keep_freed_pages()
         else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
@@ -259,7 +261,7 @@ class _Vectorised:
 
     def _one(self, work: Mapping[str, Row], constants: Mapping[str, Row], batch: Batch, key: Tensor) -> State:
         state = dict(work)
-        client = FunctionalClient(self.engine.module, self.engine.loss, state.pop("buffers"), key)
+        client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
         new = self.step(client, state, batch, **constants)
         return {**new, "buffers": client.buffers}
 
