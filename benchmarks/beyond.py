@@ -21,7 +21,7 @@ import numpy as np
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, unknown
-from feddwa.paper.run import record_of, run_cell, task
+from feddwa.paper.run import record_of, run_stack, task
 from feddwa.paper.store import Store
 
 SETTINGS = {  # by worth: where the paper's method loses, where it wins, where nothing may be lost
@@ -66,17 +66,10 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
             print(f"{name}: {'there' if not missing else 'no time left'}", flush=True)
             continue
         here = dataclasses.replace(config, data_dir=options.data_dir, device=options.device, dtype=options.dtype)
-        for outcome in run_cell(here, missing, _task_of(here), _work_of(store, here)):
-            store.save(config, record_of(here, outcome))
+        runs = [dataclasses.replace(here, seed=seed) for seed in missing]
+        for own, outcome in run_stack(runs, task, store.work):
+            store.save(config, record_of(own, outcome))
             print(f"{name}, seed {outcome.seed}: {outcome.lines[-1]['before']['all']:.2f}", flush=True)
-
-
-def _task_of(config: RunConfig):  # type: ignore[no-untyped-def]
-    return lambda seed: task(config, seed)
-
-
-def _work_of(store: Store, config: RunConfig):  # type: ignore[no-untyped-def]
-    return lambda seed: store.work(config, seed)
 
 
 def write_page(store: Store) -> None:

@@ -76,7 +76,7 @@ def run_tasks(
     observe: Observer = lambda line: None,
     begun: Collection[RunConfig] = (),
 ) -> list[Result]:
-    """Run configurations that differ in their seed, in step: the clients of all of them are trained as one stack.
+    """Run configurations of one network, in step: what their clients train alike is trained as one stack.
 
     Those that are `begun` go on from the last checkpoint in their directory. The rounds of the first one are shown.
     """
@@ -88,7 +88,8 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     if len(pairs) == 1 or pairs[0][0].backend == "sequential":
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
-    name = ("stack", program_kind(pairs[0][0]), *(id(engine.data.x) for engine in engines))
+    samples = [id(engine.data.x) for engine in engines]
+    name = ("stack", program_kind(pairs[0][0]), *(samples if len(set(samples)) > 1 else samples[:1]))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]

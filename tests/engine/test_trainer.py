@@ -1,6 +1,7 @@
 """The vectorised engine against its specification, the plain loop."""
 
 import copy
+import dataclasses
 import importlib.util
 
 import pytest
@@ -21,7 +22,8 @@ from feddwa.engine import (
     stacked_norm,
     stacked_pool,
 )
-from feddwa.engine.network import descend
+from feddwa.engine.memory import rows_that_fit
+from feddwa.engine.network import descend, label_loss
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
 from feddwa.errors import InputError
@@ -169,6 +171,25 @@ def meta_step(client, state, batch):
     first, second = (type(batch)(*(part[s] for part in batch)) for s in (slice(half), slice(-half, None)))
     ahead = descend(state["model"], client.gradient(state["model"], first), 0.05)
     return {"model": descend(state["model"], client.gradient(ahead, second), 0.05)}
+
+
+def test_labels_that_are_all_there_need_no_mask():
+    outputs, y = torch.randn(6, 5), torch.tensor([0, 4, 2, 2, 1, 3])
+    assert torch.allclose(label_loss(outputs, y), F.cross_entropy(outputs, y))
+    data = small_data()
+    assert make_engine(plain_net, data=data).mapped_loss is label_loss
+    missing = dataclasses.replace(data, y=data.y.masked_fill(data.y == 0, -100))
+    assert make_engine(plain_net, data=missing).mapped_loss is F.cross_entropy
+    engine = make_engine(plain_net, data=missing)
+    assert relative_error(train(Trainer, engine), train(SequentialTrainer, engine)) < 1e-9
+
+
+def test_federations_that_train_together_share_the_memory(monkeypatch):
+    monkeypatch.setattr("feddwa.engine.memory._free_bytes", lambda device: 10**8)
+    engine = make_engine(plain_net)
+    alone = rows_that_fit(engine, *engine.initial())
+    assert alone > 3
+    assert rows_that_fit(dataclasses.replace(engine, together=3), *engine.initial()) == alone // 3
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -17,7 +17,7 @@ from feddwa.algorithms import FedDWA
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.paper import reproduce, run, specs
-from feddwa.paper.reproduce import plan
+from feddwa.paper.reproduce import Cell, _stacks, plan
 from feddwa.paper.store import Store, cell_name, settings, to_text
 from tests.algorithms.conftest import federation
 from tests.conftest import NETWORKS, small_data
@@ -62,7 +62,7 @@ def test_a_result_says_everything(done):
 
 def test_finished_cells_are_not_run_again(done, monkeypatch):
     folder, chosen, _ = done
-    monkeypatch.setattr(run, "run_cell", None)
+    monkeypatch.setattr(run, "run_stack", None)
     progress = reproduce("table1", **chosen, results=folder, seeds=(0, 1), **QUIET)
     assert (progress.found, progress.made) == (12, 0)
 
@@ -106,15 +106,39 @@ def test_no_cell_is_begun_when_time_is_up(tmp_path):
     assert (progress.made, progress.left) == (0, 10)
 
 
+def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
+    """Values of K: the same results, to the digit, as one by one."""
+    stacks, whole = [], run.run_stack
+    monkeypatch.setattr(run, "run_stack", lambda configs, *rest: stacks.append(len(configs)) or whole(configs, *rest))
+    reproduce("figure-k", results=tmp_path / "together", seeds=(0, 1), **QUIET)
+    monkeypatch.setattr(Cell, "kind", property(lambda cell: cell.config))
+    reproduce("figure-k", results=tmp_path / "apart", seeds=(0, 1), **QUIET)
+    assert stacks == [20, *[2] * 10]
+    assert files(tmp_path / "together") == files(tmp_path / "apart") != []
+    for name in files(tmp_path / "together"):
+        one, other = (json.loads((tmp_path / folder / name).read_text()) for folder in ("together", "apart"))
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_what_costs_something_is_no_stack():
+    def stacks(name):
+        cells = plan(specs.experiment(name), (0,), Store(Path("nowhere")))
+        return [[str(cell) for cell in stack] for stack in _stacks(cells)]
+
+    assert stacks("figure-k")[0] == [f"cifar10/practical2 feddwa top_k={k}" for k in range(1, 11)]
+    for name in ("table1", "guidance-choice", "figure-guidance-epochs"):
+        assert all(len(stack) == 1 for stack in stacks(name))
+
+
 def test_a_failing_cell_does_not_stop_the_others(tmp_path, monkeypatch):
-    whole = run.run_cell
+    whole = run.run_stack
 
-    def failing(config, *rest):
-        if config.algorithm == "feddwa":
+    def failing(configs, *rest):
+        if configs[0].algorithm == "feddwa":
             raise RuntimeError("out of memory")
-        return whole(config, *rest)
+        return whole(configs, *rest)
 
-    monkeypatch.setattr(run, "run_cell", failing)
+    monkeypatch.setattr(run, "run_stack", failing)
     methods = ["feddwa", "local"]
     progress = reproduce("table1", columns=["cifar10/practical1"], methods=methods, results=tmp_path, **QUIET)
     assert (progress.made, progress.left, len(progress.failed)) == (1, 1, 1)

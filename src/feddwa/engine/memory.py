@@ -49,14 +49,14 @@ class _Allocations(TorchDispatchMode):
 
 
 def rows_that_fit(engine: "Engine", parameters: Row, buffers: Row) -> int:
-    """How many clients can be trained at once in half of the memory that is free now."""
+    """How many clients can be trained at once in this federation's share of half of the memory that is free now."""
     step, index = SGDStep(engine.settings.lr), engine.data.splits["train"].index[0, :1]
     batch = engine.data.batch(index.expand(engine.settings.batch_size), engine.dtype)
     engine.module.train()
     with _Allocations() as allocations:
         step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), {"model": parameters}, batch)
     model = sum(value.numel() * value.element_size() for value in parameters.values())
-    per_client = allocations.total + MODELS_PER_CLIENT * model
+    per_client = (allocations.total + MODELS_PER_CLIENT * model) * engine.together
     return int(max(1, 0.5 * _free_bytes(engine.data.device) // per_client))
 
 

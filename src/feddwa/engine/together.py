@@ -68,7 +68,10 @@ def members(engines: Sequence[Engine]) -> list[SharedEngine]:
     parts = [engine.data for engine in engines]
     lengths = [0 if _alike(parts) else len(data.x) for data in parts[:-1]]
     starts = itertools.accumulate(lengths, initial=0)
-    return [_like(SharedEngine, engine, first=start) for engine, start in zip(engines, starts, strict=True)]
+    return [
+        _like(SharedEngine, engine, first=start, together=len(engines))
+        for engine, start in zip(engines, starts, strict=True)
+    ]
 
 
 def in_step(stack: Engine, engines: Sequence[SharedEngine], tasks: Sequence[Callable[[], T]]) -> list[T]:

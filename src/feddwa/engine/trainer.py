@@ -52,6 +52,7 @@ class Engine:
     loss: Loss = F.cross_entropy
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
+    together: int = 1  # federations that train at the same time and share the memory
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, Recurring] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class Norms:
 def update_norms(config: RunConfig, rounds: int = ROUNDS) -> Norms:
     """Train without splits and look at the updates."""
     config = dataclasses.replace(config, algorithm="clusterfl", seed=0, param=_partition_only(config)).resolved()
-    engine = make_engine(config, run.task(config, config.seed))
+    engine = make_engine(config, run.task(config))
     federation = Federation(ClusterFL(eps1=0.0), engine, config.participation, batchnorm=config.batchnorm)
     reports = [federation.step().info for _ in range(rounds)]
     return Norms([float(r["mean_norm"].max()) for r in reports], [float(r["max_norm"].max()) for r in reports])

@@ -2,12 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.paper import run
@@ -31,6 +33,18 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.column.name} {self.row.name}"
+
+    @property
+    def kind(self) -> RunConfig:
+        """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
+        costless = ALGORITHMS[self.config.algorithm].costless
+        own = (entry for entry in self.config.param if _parameter(entry) not in costless)
+        return dataclasses.replace(self.config, param=tuple(own))
+
+
+def _parameter(entry: str) -> str:
+    """Its name, of NAME.KEY=VALUE."""
+    return entry.partition("=")[0].rpartition(".")[2]
 
 
 @dataclass
@@ -102,58 +116,59 @@ def reproduce(
     cells = plan(chosen, seeds, store, scale)
     progress = Progress(found=sum(len(seeds) - len(cell.missing) for cell in cells))
     absent: dict[str, str] = {}  # dataset -> why
-    for cell in cells:
-        if not cell.missing or cell.config.dataset in absent:
-            progress.left += len(cell.missing)
+    for stack in _stacks(cells):
+        wanted, dataset = sum(len(cell.missing) for cell in stack), stack[0].config.dataset
+        if dataset in absent or (time_limit is not None and time.monotonic() - start > time_limit):
+            progress.left += wanted
             continue
-        if time_limit is not None and time.monotonic() - start > time_limit:
-            progress.left += len(cell.missing)
-            continue
-        config = dataclasses.replace(cell.config, data_dir=data_dir, device=device, dtype=dtype)
         try:
-            run.dataset(config.dataset, data_dir)
+            run.dataset(dataset, data_dir)
         except InputError as error:
             if columns:
                 raise
-            absent[config.dataset] = str(error)
-            tell(f"{config.dataset}: not at hand, its columns are left out ({error})")
-            progress.left += len(cell.missing)
+            absent[dataset] = str(error)
+            tell(f"{dataset}: not at hand, its columns are left out ({error})")
+            progress.left += wanted
             continue
-        _run(cell, config, store, progress, (start, time_limit), tell, watch)
+        here = {"data_dir": data_dir, "device": device, "dtype": dtype}
+        _run(stack, here, store, progress, (start, time_limit), tell, watch)
     progress.without_data = [f"{dataset}: {why}" for dataset, why in absent.items()]
     return progress
 
 
+def _stacks(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells that lack something, those of one kind together, in the order of the first of each kind."""
+    stacks: dict[RunConfig, list[Cell]] = {}
+    for cell in cells:
+        if cell.missing:
+            stacks.setdefault(cell.kind, []).append(cell)
+    return list(stacks.values())
+
+
 def _run(
-    cell: Cell,
-    config: RunConfig,
+    stack: Sequence[Cell],
+    here: Mapping[str, Any],
     store: Store,
     progress: Progress,
     clock: tuple[float, float | None],
     tell: Tell,
     watch: Watch,
 ) -> None:
-    """One cell, all its missing seeds; stops between two of them when time is up."""
+    """Cells of one kind, all their missing seeds; stops between two of them when time is up."""
     start, limit = clock
-    done = 0
+    runs = {dataclasses.replace(cell.config, **here, seed=seed): cell for cell in stack for seed in cell.missing}
+    done, name = 0, str(stack[0]) + (f" and {len(stack) - 1} more" if len(stack) > 1 else "")
     try:
-        with watch(f"{cell} ({len(cell.missing)} seeds)", config.rounds or 0) as observe:
-            outcomes = run.run_cell(
-                config,
-                cell.missing,
-                lambda seed: run.task(config, seed),
-                lambda seed: store.work(config, seed),
-                observe,
-            )
-            for outcome in outcomes:
+        with watch(f"{name} ({len(runs)} seeds)", stack[0].config.rounds or 0) as observe:
+            for config, outcome in run.run_stack(list(runs), run.task, store.work, observe):
                 path = store.save(config, run.record_of(config, outcome))
                 done += 1
                 accuracy = outcome.lines[-1]["before"]["all"]
-                tell(f"{cell}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
+                tell(f"{runs[config]}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
                 if limit is not None and time.monotonic() - start > limit:
                     break
     except (InputError, RuntimeError) as error:
-        progress.failed.append(f"{cell}: {error}")
-        tell(f"{cell}: failed: {error}")
+        progress.failed.append(f"{name}: {error}")
+        tell(f"{name}: failed: {error}")
     progress.made += done
-    progress.left += len(cell.missing) - done
+    progress.left += len(runs) - done

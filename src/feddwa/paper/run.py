@@ -1,4 +1,4 @@
-"""From a cell to its results. All training of reproductions goes through `run_cell`."""
+"""From a cell to its results. All training of reproductions goes through `run_stack`."""
 
 import dataclasses
 import functools
@@ -40,30 +40,31 @@ class Outcome:
     summary: Mapping[str, Any]  # summary.json
 
 
-def run_cell(
-    config: RunConfig,
-    seeds: Sequence[int],
-    task_of: Callable[[int], Task],
-    work_of: Callable[[int], Path],
+def run_stack(
+    configs: Sequence[RunConfig],
+    task_of: Callable[[RunConfig], Task],
+    work_of: Callable[[RunConfig], Path],
     observe: Observer = lambda line: None,
-) -> Iterator[Outcome]:
-    """Train a cell with several seeds, all as one stack of rows: outcomes in the order of seeds.
+) -> Iterator[tuple[RunConfig, Outcome]]:
+    """Train seeds of a cell, or of several that train alike, as one stack of rows: outcomes in the order of configs.
 
-    `task_of` gives a seed's data, `work_of` the run directory in which it is at work, removed when it is done. A seed
+    `task_of` gives a run's data, `work_of` the run directory in which it is at work, removed when it is done. A run
     that was interrupted goes on from its last checkpoint.
     """
-    config = dataclasses.replace(config, checkpoint_every=CHECKPOINT_EVERY)
-    configs = [dataclasses.replace(config, seed=seed, out=str(work_of(seed))) for seed in seeds]
-    begun = [own for own in configs if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
-    for own in configs:
+    runs_of = [
+        dataclasses.replace(config, checkpoint_every=CHECKPOINT_EVERY, out=str(work_of(config))) for config in configs
+    ]
+    begun = [own for own in runs_of if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
+    for own in runs_of:
         if own not in begun:
             shutil.rmtree(str(own.out), ignore_errors=True)
-    results = experiment.run_tasks(configs, [task_of(own.seed) for own in configs], observe, begun)
-    for own, result in zip(configs, results, strict=True):
+    results = experiment.run_tasks(runs_of, [task_of(config) for config in configs], observe, begun)
+    for config, own, result in zip(configs, runs_of, results, strict=True):
         work = Path(str(own.out))
         final = json.loads((work / "clients.jsonl").read_text(encoding="utf-8").splitlines()[-1])["before"]
         shutil.rmtree(work)
-        yield Outcome(own.seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
+        outcome = Outcome(own.seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
+        yield config, outcome
 
 
 @functools.lru_cache(maxsize=1)
@@ -72,10 +73,10 @@ def dataset(name: str, data_dir: str | None) -> Dataset:
     return sources.load(name, data_dir)
 
 
-def task(config: RunConfig, seed: int) -> Task:
-    """The data of a cell, divided as the seed has it: the same task for all methods of a column."""
+def task(config: RunConfig) -> Task:
+    """The data of a run, divided as its seed has it: the same task for all methods of a column."""
     division = config.partition, tuple(config.partition_parameters().items()), config.clients
-    return _task(config.dataset, config.data_dir, *division, seed)
+    return _task(config.dataset, config.data_dir, *division, config.seed)
 
 
 @functools.lru_cache(maxsize=8)

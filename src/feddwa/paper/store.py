@@ -66,9 +66,9 @@ class Store:
         """The file of a cell and a seed: <folder>/<dataset>/<cell>-s<seed>.json."""
         return self.folder / config.dataset / f"{cell_name(config)}-s{seed}.json"
 
-    def work(self, config: RunConfig, seed: int) -> Path:
-        """The run directory of a cell that is not finished."""
-        return self.folder / ".work" / self.path(config, seed).stem
+    def work(self, config: RunConfig) -> Path:
+        """The run directory of a run that is not finished."""
+        return self.folder / ".work" / self.path(config, config.seed).stem
 
     def find(self, config: RunConfig, seed: int) -> Record | None:
         """The result of a cell and a seed, if it is there and made with these very settings."""
