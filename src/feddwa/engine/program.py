@@ -142,7 +142,10 @@ def _round_up(count: int, sizes: Sequence[int]) -> int:
 
 
 def _copy(into: Flat, values: Flat, rows: slice) -> None:
-    torch._foreach_copy_([own[rows] for own in into], [value[rows] for value in values])
+    """Some rows of every tensor, in one call for all of a type."""
+    for dtype in {value.dtype for value in values}:
+        alike = [place for place, value in enumerate(values) if value.dtype == dtype]
+        torch._foreach_copy_([into[place][rows] for place in alike], [values[place][rows] for place in alike])
 
 
 def _filled(values: Tensor, count: int) -> Tensor:
