@@ -4,7 +4,7 @@
 another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
 next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
 matrix product per client, of its kernels and its patches. In float32, with Triton, kernels of our own gather the
-patches as they multiply (`engine/kernels.py`), with channels last in memory; else they are written out
+patches as they multiply (`engine/kernels/`), with channels last in memory; else they are written out
 (`engine/patches.py`), and the channels stand before the batch in memory, (m, C, B, H, W), from one layer to the next,
 so that a client's whole batch is one matrix.
 

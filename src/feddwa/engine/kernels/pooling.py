@@ -1,0 +1,102 @@
+"""Max-pooling over windows that do not overlap, and its gradient; of what a relu has made, without its being made."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from feddwa.engine.kernels.common import block_of, channels_last, kernel, pixel
+
+WINDOWS = 32  # per program
+
+
+@kernel
+def _pool(
+    x, out, count, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    RELU: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """out[p, c] = the largest value of window p of x (B, H, W, C), or of its relu; NaN where one is."""
+    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)[:, None]
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    real = (p < count) & (c < C)
+    b, oh, ow = pixel(p, H // KH, W // KW)
+    corner = x + ((b * H + oh * KH) * W + ow * KW).to(tl.int64) * C + c
+    best = tl.load(corner, mask=real)
+    for i in tl.static_range(KH):
+        for j in tl.static_range(KW):
+            value = tl.load(corner + (i * W + j) * C, mask=real)
+            best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
+    if RELU:
+        best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out + p.to(tl.int64) * C + c, best, mask=real)
+
+
+@kernel
+def _pool_to_input(
+    gradient, x, out, count, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    RELU: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The gradient at the first place of each window's largest value (the last NaN, if any), zeros elsewhere.
+
+    Rows and columns that windows leave over are windows that are not whole, and get zeros.
+    """
+    OH: tl.constexpr = H // KH
+    OW: tl.constexpr = W // KW
+    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)[:, None]
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    real = (p < count) & (c < C)
+    b, oh, ow = pixel(p, (H + KH - 1) // KH, (W + KW - 1) // KW)
+    whole = real & (oh < OH) & (ow < OW)
+    corner = ((b * H + oh * KH) * W + ow * KW).to(tl.int64) * C + c
+    best = tl.load(x + corner, mask=whole, other=0.0)
+    place = tl.zeros((BLOCK_P, BLOCK_C), dtype=tl.int32)
+    for i in tl.static_range(KH):
+        for j in tl.static_range(KW):
+            value = tl.load(x + corner + (i * W + j) * C, mask=whole, other=0.0)
+            better = (value > best) | (value != value)
+            best, place = tl.where(better, value, best), tl.where(better, i * KW + j, place)
+    come = tl.load(gradient + ((b * OH + oh) * OW + ow).to(tl.int64) * C + c, mask=whole, other=0.0)
+    if RELU:
+        come = tl.where(best <= 0, 0.0, come)
+    for i in tl.static_range(KH):
+        for j in tl.static_range(KW):
+            inside = real & (oh * KH + i < H) & (ow * KW + j < W)
+            tl.store(out + corner + (i * W + j) * C, tl.where(place == i * KW + j, come, 0.0), mask=inside)
+
+
+def pool(x: Tensor, size: Sequence[int], relu: bool) -> Tensor:
+    """The maxima (..., C, H // kh, W // kw) of windows of x, or of its relu, that do not overlap."""
+    out: Tensor = _pool_at(channels_last(x), size, relu)
+    return out.movedim(-1, -3)
+
+
+@torch.library.custom_op("feddwa::pool", mutates_args=())
+def _pool_at(x: Tensor, size: list[int], relu: bool) -> Tensor:
+    *many, height, width, channels = x.shape
+    out = x.new_empty(*many, height // size[0], width // size[1], channels)
+    count, block = out.shape[:-1].numel(), block_of(channels, 64)
+    _pool[triton.cdiv(count, WINDOWS), triton.cdiv(channels, block)](
+        x, out, count, channels, height, width, *size, relu, WINDOWS, block
+    )
+    return out
+
+
+def pool_to_input(gradient: Tensor, x: Tensor, size: Sequence[int], relu: bool) -> Tensor:
+    """The gradient of the input of `pool`."""
+    out: Tensor = _pool_to_input_at(channels_last(gradient), channels_last(x), size, relu)
+    return out.movedim(-1, -3)
+
+
+@torch.library.custom_op("feddwa::pool_to_input", mutates_args=())
+def _pool_to_input_at(gradient: Tensor, x: Tensor, size: list[int], relu: bool) -> Tensor:
+    height, width, channels = x.shape[-3:]
+    out, block = torch.empty_like(x), block_of(channels, 64)
+    count = x.shape[:-3].numel() * triton.cdiv(height, size[0]) * triton.cdiv(width, size[1])
+    _pool_to_input[triton.cdiv(count, WINDOWS), triton.cdiv(channels, block)](
+        gradient, x, out, count, channels, height, width, *size, relu, WINDOWS, block
+    )
+    return out
