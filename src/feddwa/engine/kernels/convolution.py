@@ -71,8 +71,8 @@ def _conv(
         else:
             i, j = k // (KW * C), k // C % KW
         patch = _patch(corner, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, EDGES)
-        kernel = tl.load(weight + row * O * K + o[:, None] * K + k, mask=(o < O)[:, None] & (k < K), other=0.0)
-        total = tl.dot(patch, tl.trans(kernel), total, input_precision=PRECISION)
+        weights = tl.load(weight + row * O * K + o[:, None] * K + k, mask=(o < O)[:, None] & (k < K), other=0.0)
+        total = tl.dot(patch, tl.trans(weights), total, input_precision=PRECISION)
     total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[None, :]
     place = out + row * batch * OH * OW * O + n * O + o[None, :]
     tl.store(place, total, mask=(b < batch) & (o < O)[None, :])
