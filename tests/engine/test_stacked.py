@@ -67,7 +67,17 @@ def test_convolution_of_shared_images(form, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": (3, 2), "stride": (1, 2), "padding": (1, 0), "ceil_mode": True},
+        {"kernel_size": 2, "stride": 3, "ceil_mode": True},
+        {"kernel_size": 2, "stride": 2, "padding": 1, "ceil_mode": True},
+        {"kernel_size": 2, "dilation": 2},
+    ],
+)
 def test_pooling(window, form, monkeypatch):
     monkeypatch.setattr(stacked_pool, "form", lambda x: form)
     torch.manual_seed(0)

@@ -194,8 +194,7 @@ def in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
                 overwritten.append((old, graph.call_function(aten.clone.default, (new,)) if _is_alias(new) else new))
     with graph.inserting_before(output):  # after every read of the old values
         _add(graph, added, fused)
-        for old, new in overwritten:
-            graph.call_function(aten.copy_.default, (old, new))
+        _overwrite(graph, overwritten, fused)
     output.args = (None,)
     graph.eliminate_dead_code()
     module.recompile()
@@ -210,12 +209,33 @@ def _add(graph: fx.Graph, updates: Sequence[tuple[fx.Node, fx.Node]], fused: boo
         alpha = new.kwargs.get("alpha", 1)
         if fused and (factors := _factors(gradient)):
             graph.call_function(aten.baddbmm_.default, (old, *factors), {"alpha": alpha})
-        elif fused and gradient.meta["dense"] and gradient.meta["shape"] == old.meta["shape"]:
+        elif fused and _laid_out_alike(old, gradient):
             together.setdefault(alpha, []).append((old, gradient))
         else:
             graph.call_function(aten.add_.Tensor, (old, gradient), {"alpha": alpha})
     for alpha, pairs in together.items():
-        graph.call_function(aten._foreach_add_.List, tuple(map(list, zip(*pairs, strict=True))), {"alpha": alpha})
+        graph.call_function(aten._foreach_add_.List, _columns(pairs), {"alpha": alpha})
+
+
+def _overwrite(graph: fx.Graph, results: Sequence[tuple[fx.Node, fx.Node]], fused: bool) -> None:
+    """Put new values where the old ones are. `fused`: those of a type in one call."""
+    together: dict[torch.dtype, list[tuple[fx.Node, fx.Node]]] = {}
+    for old, new in results:
+        if fused and _laid_out_alike(old, new):
+            together.setdefault(old.meta["dtype"], []).append((old, new))
+        else:
+            graph.call_function(aten.copy_.default, (old, new))
+    for pairs in together.values():
+        graph.call_function(aten._foreach_copy_.default, _columns(pairs))
+
+
+def _laid_out_alike(old: fx.Node, new: fx.Node) -> bool:
+    """Whether a result is stored as the work is: only then many of them are one kernel."""
+    return bool(new.meta.get("dense")) and all(old.meta[known] == new.meta[known] for known in ("shape", "dtype"))
+
+
+def _columns(pairs: Sequence[tuple[fx.Node, fx.Node]]) -> tuple[Any, ...]:
+    return tuple(list(column) for column in zip(*pairs, strict=True))
 
 
 def _factors(node: fx.Node) -> tuple[Any, ...]:

@@ -66,6 +66,13 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
+        if _by_kernels(x, window):
+            from feddwa.engine import kernels
+
+            size, stride, padding, _, ceil_mode = window
+            along = zip(x.shape[-2:], size, stride, padding, strict=True)
+            shape = [_windows(*axis, ceil_mode) for axis in along]
+            return kernels.pool_places(x.movedim(in_dims[0], 0), size, stride, padding, shape), (0, 0)
         if form(x) != "channels":
             x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
             pair = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)
@@ -83,6 +90,13 @@ class _MaxPoolBackward(WayBack):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
+        if _by_kernels(x, window):
+            from feddwa.engine import kernels
+
+            gradient, places = (
+                batched(own, dim, info.batch_size) for own, dim in ((gradient, in_dims[0]), (places, in_dims[2]))
+            )
+            return kernels.places_to_input(gradient, places, x.shape[-2:], *window[:3]), 0
         if form(x) != "channels":
             gradient, x = (
                 own.movedim(dim, 0).transpose(1, 2) for own, dim in zip((gradient, x), in_dims, strict=False)
@@ -101,6 +115,18 @@ class _MaxPoolBackward(WayBack):
         )
         out = aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
         return out.unflatten(1, (info.batch_size, -1)), 1
+
+
+def _by_kernels(x: Tensor, window: Any) -> bool:
+    """Whether windows that may overlap are for our kernels, which know no dilation and count places in eight bits."""
+    size, _, _, dilation, _ = window
+    return form(x) == "kernels" and dilation == (1, 1) and size[0] * size[1] < 128
+
+
+def _windows(length: int, size: int, stride: int, padding: int, ceil_mode: bool) -> int:
+    """How many windows there are along an axis; `ceil_mode`: the last may reach over the edge, if it begins inside."""
+    steps = (length + 2 * padding - size + (stride - 1 if ceil_mode else 0)) // stride
+    return steps if ceil_mode and steps * stride >= length + padding else steps + 1
 
 
 def _side_by_side(window: Any) -> bool:

@@ -8,7 +8,7 @@ from feddwa.engine.kernels.common import channels_last
 from feddwa.engine.kernels.convolution import conv, conv_to_input, conv_to_weight
 from feddwa.engine.kernels.draws import mix, uniform
 from feddwa.engine.kernels.normalisation import normalise, normalise_to_input
-from feddwa.engine.kernels.pooling import pool, pool_to_input
+from feddwa.engine.kernels.pooling import places_to_input, pool, pool_places, pool_to_input
 
 __all__ = [
     "channels_last",
@@ -18,7 +18,9 @@ __all__ = [
     "mix",
     "normalise",
     "normalise_to_input",
+    "places_to_input",
     "pool",
+    "pool_places",
     "pool_to_input",
     "uniform",
 ]
