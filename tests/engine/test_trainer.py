@@ -24,6 +24,7 @@ from feddwa.engine import (
 )
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import descend, label_loss
+from feddwa.engine.record import record
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
 from feddwa.errors import InputError
@@ -171,6 +172,57 @@ def meta_step(client, state, batch):
     first, second = (type(batch)(*(part[s] for part in batch)) for s in (slice(half), slice(-half, None)))
     ahead = descend(state["model"], client.gradient(state["model"], first), 0.05)
     return {"model": descend(state["model"], client.gradient(ahead, second), 0.05)}
+
+
+def _read_later_through_a_view(old, new):
+    copy = old.clone()
+    seen = copy.view(-1)
+    copy.copy_(new * 2)
+    return [seen + 1, copy]
+
+
+def _written_through_a_view(old, new):
+    copy = old.clone()
+    copy.view(-1).add_(1)
+    return [copy + 0, copy.copy_(new * 2)]
+
+
+def _source_written_later(old, new):
+    copy, source = old.clone(), new * 2
+    copy.copy_(source)
+    return [copy, source.add_(1)]
+
+
+def _copy_written_later(old, new):
+    copy, source = old.clone(), new * 2
+    copy.copy_(source).add_(1)
+    return [copy, source + 0]
+
+
+def _product_written_later(old, new):
+    product = torch.ops.aten.mul.Scalar(old, 1)
+    return [product.add_(new), old + 0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _read_later_through_a_view,
+        _written_through_a_view,
+        _source_written_later,
+        _copy_written_later,
+        _product_written_later,
+    ],
+)
+def test_what_is_written_is_recorded_as_it_is(function):
+    """What a recording leaves out must not be seen."""
+    inputs = torch.arange(4.0), torch.arange(4.0) + 10
+    expected = [value.clone() for value in function(*(value.clone() for value in inputs))]
+    module = record(function, [value.clone() for value in inputs])
+    for _ in range(2):
+        own = [value.clone() for value in inputs]
+        assert all(torch.equal(a, b) for a, b in zip(module(*own), expected, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(own, inputs, strict=True))
 
 
 def test_labels_that_are_all_there_need_no_mask():

@@ -7,7 +7,7 @@ takes some hundred.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,16 +110,25 @@ def _drop_overwritten(graph: fx.Graph) -> None:
         same = copy.target is aten.clone.default and copy.args[0].op == "placeholder"
         if not same or any(copy.meta[known] != new.meta[known] for known in ("shape", "dtype")):
             continue
-        if all(position[user] <= position[node] and (user is node or not _writes(user)) for user in copy.users):
+        before = [user for user in _users(copy) if user is not node]
+        others = [user for value in (node, new) for user in _users(value) if user is not node]
+        if all(position[user] < position[node] for user in before) and not any(map(_writes, before + others)):
             node.replace_all_uses_with(new)
             graph.erase_node(node)
             copy.replace_all_uses_with(copy.args[0])
             graph.erase_node(copy)
 
 
+def _users(node: fx.Node) -> Iterator[fx.Node]:
+    """Whoever looks at a tensor, also through views of it."""
+    for user in node.users:
+        yield user
+        if user.target is operator.getitem or getattr(user.target, "is_view", False):
+            yield from _users(user)
+
+
 def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is None or bool(schema.is_mutable)
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _drop_identities(graph: fx.Graph) -> None:
@@ -127,7 +136,7 @@ def _drop_identities(graph: fx.Graph) -> None:
     views = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
     for node in list(graph.nodes):
         unchanged = node.target in views and node.meta["shape"] == node.args[0].meta["shape"]
-        multiplied = node.target is aten.mul.Scalar and node.args[1] == 1
+        multiplied = node.target is aten.mul.Scalar and node.args[1] == 1 and not any(map(_writes, _users(node)))
         if unchanged or (multiplied and (node.args[0].op != "placeholder" or graph.output_node() not in node.users)):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
