@@ -54,7 +54,6 @@ class FedDWAPlus(Algorithm):
     traffic = "1 + 1"
     cost = "1"
     validation = 0.5  # the other half: trained on as well
-    costless = ("power", "memory", "average")
 
     power: float = 2.0  # q: how sharply agreement turns into weight
     memory: float = 0.5  # share of the rounds so far over which agreement is a running mean; 0 = the last one alone
