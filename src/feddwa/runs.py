@@ -220,6 +220,17 @@ def unfinished(path: Path) -> bool:
     return (path / CONFIG).exists() and not (path / SUMMARY).exists()
 
 
+def busy(path: Path) -> bool:
+    """Whether a process is at work on the run in a directory."""
+    if not (path / CONFIG).exists():
+        return False
+    try:
+        _lock(path).close()
+    except InputError:
+        return True
+    return False
+
+
 def default_path(*names: str) -> Path:
     """A directory that does not exist yet: runs/<time>-<names>, numbered where that is taken."""
     slugs = [re.sub(r"[^\w.]+", "-", Path(name).name) for name in names]  # own data have a path for a name

@@ -1,6 +1,8 @@
 """Real processes: a SuperLink with TLS, SuperNodes with registered keys, killed and restarted; parity all the same."""
 
+import contextlib
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -44,7 +46,7 @@ def wait(federation, run_number, nurse=lambda: None):
     while (status := federation.control.status(run_number)).status != "finished":
         nurse()
         time.sleep(0.5)
-    assert status.sub_status == "completed", federation.control.log(run_number)
+    assert status.sub_status == "completed", "".join(federation.control.log(run_number))
 
 
 def wait_for_lines(out, count):
@@ -87,6 +89,16 @@ def start_uninvited(federation, name, key):
     federation.processes.start(name, command, federation.folder)
 
 
+def server_app(federation):
+    """The process of the one ServerApp that runs; it is in no group with the SuperLink."""
+    marked = federation.processes.mark.encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"flwr-serverapp" in (entry / "cmdline").read_bytes() and marked in (entry / "environ").read_bytes():
+                return int(entry.name)
+    raise AssertionError("no ServerApp runs")
+
+
 @pytest.mark.parametrize("federation", [(2, True)], indirect=True, ids=["two-nodes"])
 def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(federation):
     uninvited = {"stranger": "unknown.key", "nobody": None}
@@ -108,16 +120,20 @@ def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(fede
             federation.start_node(1)
 
     nurse()
-    federation.processes.signal("superlink", signal.SIGKILL)  # and with it the ServerApp
+    predecessor = server_app(federation)
+    os.kill(predecessor, signal.SIGSTOP)  # as if it took long to see that its SuperLink is gone
+    federation.processes.signal("superlink", signal.SIGKILL)
     federation.start_superlink()
     again, _ = submit(federation, "killed", "fedrod", rounds=4, deadline=60.0)
+    assert any("waiting for the end of the process" in piece for piece in federation.control.log(again))
+    os.kill(predecessor, signal.SIGCONT)
     wait(federation, again, nurse)
     ended = lines_of(out)
     assert ended[:2] == lines  # it went on, and did not begin again
     assert [line["round"] for line in ended] == [1, 2, 3, 4, 5]
     assert ended[3]["participants"] == CLIENTS
     assert not any("missing" in line for line in ended[3:])
-    assert "have lost their memory" not in federation.control.log(again)
+    assert "have lost their memory" not in "".join(federation.control.log(again))
     for name in uninvited:
         assert federation.processes.running.pop(name).wait(timeout=60) != 0
         assert "Failed to initialize the connection" in (federation.processes.logs / f"{name}.log").read_text()

@@ -1,6 +1,7 @@
 """What `flwr` does from the shell, without a process each time: make keys known, start a run, see how it is."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -43,9 +44,9 @@ class Control:
         status: RunStatus = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         return status
 
-    def log(self, run: int) -> str:
-        """What the ServerApp of a finished run has said."""
-        return "".join(part.log_output for part in self.client.StreamLogs(StreamLogsRequest(run_id=run)))
+    def log(self, run: int) -> Iterator[str]:
+        """What the ServerApp of a run says, piece by piece until it has ended."""
+        return (piece.log_output for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run)))
 
     def close(self) -> None:
         """Hang up."""

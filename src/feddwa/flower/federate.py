@@ -111,7 +111,8 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
         time.sleep(LOOK)
     _show(path, shown, observe)
     if status.sub_status != "completed":
-        (federation.processes.logs / "serverapp.log").write_text(federation.control.log(run), encoding="utf-8")
+        said = "".join(federation.control.log(run))
+        (federation.processes.logs / "serverapp.log").write_text(said, encoding="utf-8")
         raise RuntimeError(f"{status.details or status.sub_status}; the logs are in {federation.processes.logs}")
 
 

@@ -26,6 +26,8 @@ from feddwa.experiment import make_summary
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.settings import FlowerConfig, from_run_config
 
+PATIENCE = 60.0  # seconds
+
 app = ServerApp()
 
 
@@ -41,6 +43,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     """All rounds that are left, each written as it ends; the summary."""
     coordinator = Coordinator(grid, config, simulated)
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
+    _wait_for_predecessor(path)  # which may yet write a round
     begun = runs.unfinished(path)
     found = checkpoint.latest(path / runs.CHECKPOINTS) if begun else None
     if found is not None:
@@ -55,6 +58,15 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
         log(INFO, "feddwa: federation %s writes %s", coordinator.federation, path.resolve())
         runs.write_whole(path / runs.FEDERATION, json.dumps({"federation": coordinator.federation}) + "\n")
         return _drive(coordinator, directory, directory.rewind(found) if begun else runs.NEW)
+
+
+def _wait_for_predecessor(path: Path) -> None:
+    """A ServerApp whose SuperLink was killed is not killed with it: it sees that, and takes its time to end."""
+    ends = time.monotonic() + PATIENCE
+    if runs.busy(path):
+        log(INFO, "feddwa: waiting for the end of the process that is at work on %s", path)
+    while runs.busy(path) and time.monotonic() < ends:
+        time.sleep(0.1)
 
 
 def plain_config(config: FlowerConfig, clients: int, path: Path) -> RunConfig:
