@@ -154,3 +154,13 @@ def test_an_algorithm_without_weights_is_recorded_too():
         directory.add({"round": 1}, {"round": 1})
         directory.finish({"seconds": 1})
     assert load_file("run/weights.safetensors") == {}
+
+
+def test_a_run_is_busy_while_a_process_is_at_work_on_it():
+    assert not runs.busy(Path("run"))
+    with runs.RunDirectory.create(feddwa.RunConfig(out="run").resolved()):
+        assert runs.busy(Path("run"))
+    assert not runs.busy(Path("run"))
+    (Path("run") / runs.CONFIG).unlink()
+    (Path("run") / runs.CONFIG).mkdir()  # cannot be opened: whoever wants to go on there will say so
+    assert not runs.busy(Path("run"))

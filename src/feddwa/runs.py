@@ -222,12 +222,12 @@ def unfinished(path: Path) -> bool:
 
 def busy(path: Path) -> bool:
     """Whether a process is at work on the run in a directory."""
-    if not (path / CONFIG).exists():
-        return False
     try:
         _lock(path).close()
     except InputError:
         return True
+    except OSError:  # there is no run, or none that this process may write
+        return False
     return False
 
 

@@ -91,12 +91,14 @@ def start_uninvited(federation, name, key):
 
 def server_app(federation):
     """The process of the one ServerApp that runs; it is in no group with the SuperLink."""
-    marked = federation.processes.mark.encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"flwr-serverapp" in (entry / "cmdline").read_bytes() and marked in (entry / "environ").read_bytes():
-                return int(entry.name)
-    raise AssertionError("no ServerApp runs")
+    [found] = [process for process in federation.processes.descendants() if b"flwr-serverapp" in command_of(process)]
+    return found
+
+
+def command_of(process):
+    with contextlib.suppress(OSError):  # it has ended since
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 @pytest.mark.parametrize("federation", [(2, True)], indirect=True, ids=["two-nodes"])

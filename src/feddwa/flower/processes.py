@@ -62,18 +62,18 @@ class Processes:
         for name in self.running:
             self.signal(name, signal.SIGTERM)
         ends = time.monotonic() + GRACE
-        while time.monotonic() < ends and (self._left() or len(self.ended()) < len(self.running)):
+        while time.monotonic() < ends and (self.descendants() or len(self.ended()) < len(self.running)):
             time.sleep(0.05)
         for name in self.running:
             self.signal(name, signal.SIGKILL)
             self.running[name].wait()
-        for process in self._left():
+        for process in self.descendants():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
 
-    def _left(self) -> list[int]:
-        """Processes that bear the mark: Flower detaches some from their group. Elsewhere than on Linux they end when
-        they see that their parent is gone."""
+    def descendants(self) -> list[int]:
+        """Processes that bear the mark: Flower detaches some from their group. Elsewhere than on Linux none is found,
+        and they end when they see that their parent is gone."""
         marked = f"{MARK}={self.mark}".encode()
         found = []
         for entry in Path("/proc").glob("[0-9]*/environ"):

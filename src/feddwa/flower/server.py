@@ -26,7 +26,7 @@ from feddwa.experiment import make_summary
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.settings import FlowerConfig, from_run_config
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 60.0  # seconds that a predecessor has to end
 
 app = ServerApp()
 
@@ -43,7 +43,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     """All rounds that are left, each written as it ends; the summary."""
     coordinator = Coordinator(grid, config, simulated)
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
-    _wait_for_predecessor(path)  # which may yet write a round
+    _wait_for_predecessor(path)  # it may yet write a round
     begun = runs.unfinished(path)
     found = checkpoint.latest(path / runs.CHECKPOINTS) if begun else None
     if found is not None:
