@@ -9,7 +9,6 @@ the files that `feddwa reproduce` writes, too, in the same folder: a cell that i
 """
 
 import argparse
-import dataclasses
 import os
 import re
 import time
@@ -21,7 +20,7 @@ import numpy as np
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, unknown
-from feddwa.paper.run import record_of, run_stack, task
+from feddwa.paper.cells import Cell, Schedule, run_cells
 from feddwa.paper.store import Store
 
 SETTINGS = {  # by worth: where the paper's method loses, where it wins, where nothing may be lost
@@ -58,18 +57,17 @@ def cells(datasets: list[str], settings: list[str], methods: list[str]) -> Itera
 
 def run_missing(options: argparse.Namespace, store: Store) -> None:
     """Every cell that is not there, all its seeds as one stack; none is begun once time is up."""
-    start = time.monotonic()
-    for config in list(cells(options.dataset, options.settings, options.methods)):
-        missing = store.missing(config, options.seeds)
-        name = f"{config.dataset} {config.partition} {config.algorithm}"
-        if not missing or (options.time_limit and time.monotonic() - start > options.time_limit):
-            print(f"{name}: {'there' if not missing else 'no time left'}", flush=True)
-            continue
-        here = dataclasses.replace(config, data_dir=options.data_dir, device=options.device, dtype=options.dtype)
-        runs = [dataclasses.replace(here, seed=seed) for seed in missing]
-        for own, outcome in run_stack(runs, task, store.work):
-            store.save(config, record_of(own, outcome))
-            print(f"{name}, seed {outcome.seed}: {outcome.lines[-1]['before']['all']:.2f}", flush=True)
+    here = {"data_dir": options.data_dir, "device": options.device, "dtype": options.dtype}
+    deadline = time.time() + options.time_limit if options.time_limit else None
+    wanted = [
+        Cell(f"{config.dataset} {config.partition} {config.algorithm}", config, tuple(missing))
+        for config in cells(options.dataset, options.settings, options.methods)
+        if (missing := store.missing(config, options.seeds))
+    ]
+    progress = run_cells(
+        wanted, Schedule(store.folder, here, options.jobs, deadline), lambda line: print(line, flush=True)
+    )
+    print(f"made {progress.made}, left {progress.left}, failed {len(progress.failed)}")
 
 
 def write_page(store: Store) -> None:
@@ -139,6 +137,7 @@ def main() -> None:
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at work at once")
     parser.add_argument("--time-limit", type=float, default=None, help="begin no cell after so many seconds")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/beyond.md, run nothing")
     options = parser.parse_args()

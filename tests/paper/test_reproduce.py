@@ -4,7 +4,11 @@ import dataclasses
 import importlib.util
 import json
 import math
+import multiprocessing
 import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,7 +21,8 @@ from feddwa.algorithms import FedDWA
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.paper import reproduce, run, specs
-from feddwa.paper.reproduce import Cell, _stacks, plan
+from feddwa.paper.cells import Cell, _stacks
+from feddwa.paper.reproduce import plan
 from feddwa.paper.store import Store, cell_name, settings, to_text
 from tests.algorithms.conftest import federation
 from tests.conftest import NETWORKS, small_data
@@ -106,6 +111,58 @@ def test_no_cell_is_begun_when_time_is_up(tmp_path):
     assert (progress.made, progress.left) == (0, 10)
 
 
+def test_several_cells_at_once_come_out_the_same(done, tmp_path):
+    """In processes of their own; the file says how many were at work, and seconds are a share of the device."""
+    folder, chosen, _ = done
+    told = []
+    progress = reproduce("table1", **chosen, results=tmp_path, seeds=(0, 1), scale="smoke", jobs=2, tell=told.append)
+    assert (progress.made, progress.left, progress.failed) == (12, 0, [])
+    assert len(told) == 12
+    assert files(tmp_path) == files(folder)
+    for name in files(folder):
+        one, other = (json.loads((where / name).read_text()) for where in (folder, tmp_path))
+        assert (one["jobs"], other["jobs"]) == (1, 2)
+        assert {**one, "seconds": 0, "jobs": 0} == {**other, "seconds": 0, "jobs": 0}
+
+
+def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
+    """The others are made by those that are left, and a second try makes the one that failed."""
+    wanted = {"columns": ["cifar10/practical1"], "methods": ["local", "fedavg", "feddwa"], "seeds": (0,)}
+    with ThreadPoolExecutor(1) as thread:
+        attempt = thread.submit(reproduce, "table1", **wanted, results=tmp_path, **QUIET, jobs=2)
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.01)
+        workers[0].kill()
+        progress = attempt.result(timeout=100)
+    assert (progress.made, progress.left, len(progress.failed)) == (2, 1, 1)
+    assert progress.failed[0].endswith("failed: its process has died")
+    assert reproduce("table1", **wanted, results=tmp_path, **QUIET).made == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="who is whose child is read from /proc")
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    """SIGKILL leaves nobody at work."""
+    command = [sys.executable, "-m", "feddwa", "reproduce", "table1", "--columns", "cifar10/practical1"]
+    command += ["--scale", "smoke", "--jobs", "2", "--results", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as main:
+        children = Path(f"/proc/{main.pid}/task/{main.pid}/children")
+        while len(workers := [pid for pid in children.read_text().split() if at_work(pid)]) < 2:
+            time.sleep(0.01)
+        main.kill()
+    ends = time.monotonic() + 30
+    while any(at_work(pid) for pid in workers) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not any(at_work(pid) for pid in workers)
+
+
+def at_work(pid):
+    """A process of a pool that runs."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()  # empty once it has ended
+    except OSError:
+        return False
+
+
 def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
     """Values of K: the same results, to the digit, as one by one."""
     stacks, whole = [], run.run_stack
@@ -123,7 +180,7 @@ def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
 def test_what_costs_something_is_no_stack():
     def stacks(name):
         cells = plan(specs.experiment(name), (0,), Store(Path("nowhere")))
-        return [[str(cell) for cell in stack] for stack in _stacks(cells)]
+        return [[cell.name for cell in stack] for stack in _stacks(cells)]
 
     assert stacks("figure-k")[0] == [f"cifar10/practical2 feddwa top_k={k}" for k in range(1, 11)]
     for name in ("table1", "guidance-choice", "figure-guidance-epochs"):

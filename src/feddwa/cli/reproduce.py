@@ -47,6 +47,8 @@ class ReproduceConfig:
     """auto, cpu or cuda."""
     dtype: Literal["float32", "tf32", "float64"] = "float32"
     """As in `feddwa run`; the published results say in their file which."""
+    jobs: int = 1
+    """Cells at work at once, each in a process of its own: a GPU is not left waiting while one is loaded or tested."""
     time_limit: float | None = None
     """Begin no further run after so many seconds."""
     dry_run: bool = False
@@ -66,6 +68,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
         _list(console)
         return 0
     require(config.seeds is None or config.seeds >= 1, "--seeds", config.seeds, "at least 1")
+    require(config.jobs >= 1, "--jobs", config.jobs, "at least 1")
     store = Store(Path(config.results) if config.results else default_results(config.scale))
     if config.what == "docs":
         return _docs(console, config, store)
@@ -87,7 +90,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
             progress = reproduce(
                 config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
                 results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
-                dtype=config.dtype, time_limit=config.time_limit, watch=job,
+                dtype=config.dtype, jobs=config.jobs, time_limit=config.time_limit, watch=job,
                 tell=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
             )  # fmt: skip
         failed = progress.failed
@@ -132,7 +135,7 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
         total, unknown = total + (seconds or 0), unknown + (seconds is None) * len(cell.missing)
         time = "" if not cell.missing else "  time unknown" if seconds is None else f"  about {seconds:.0f} s"
         state = "done" if not cell.missing else f"{len(seeds) - len(cell.missing)} of {len(seeds)} seeds done"
-        console.print(f"{cell!s:<60}  {state}{time}", highlight=False, soft_wrap=True)
+        console.print(f"{cell.name:<60}  {state}{time}", highlight=False, soft_wrap=True)
     missing = sum(len(cell.missing) for cell in cells)
     console.print(
         f"{missing} of {len(cells) * len(seeds)} runs missing; about {total:.0f} s where the time is known, "

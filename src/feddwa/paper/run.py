@@ -92,9 +92,11 @@ def _task(
     return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
 
 
-def record_of(config: RunConfig, outcome: Outcome) -> Record:
+def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
     """An outcome as it is stored. Accuracies are percent.
 
+    jobs              stacks of runs that were at work at once
+    seconds           the run's share of what its stack took, and of the device where there were several
     series.paper      participants, weighted by test samples, before local training: what the paper's code logs
     series.all        all clients, unweighted, before local training; one longer: the models that the run delivers
     series.after      participants, weighted, after local training
@@ -109,7 +111,8 @@ def record_of(config: RunConfig, outcome: Outcome) -> Record:
         "code": code_version(),
         "hardware": hardware(summary["device"]),
         "dtype": config.dtype,
-        "seconds": round(summary["seconds"] / summary.get("together", 1), 2),  # of a stack of seeds, the share of one
+        "jobs": jobs,
+        "seconds": round(summary["seconds"] / summary.get("together", 1) / jobs, 2),
         "bytes_down": summary["bytes_down_per_client_round"],
         "bytes_up": summary["bytes_up_per_client_round"],
         "flops": summary["flops_per_client_round"],

@@ -84,9 +84,14 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
         gflops=_mean(record["flops"] for record in records.values()) / GIGA,
         seconds=_mean(record["seconds"] for record in records.values()),
-        machines=tuple(sorted({f"{record['hardware']}, {record['dtype']}" for record in records.values()})),
+        machines=tuple(sorted({_machine(record) for record in records.values()})),
         records=records,
     )
+
+
+def _machine(record: Record) -> str:
+    jobs = record.get("jobs", 1)
+    return f"{record['hardware']}, {record['dtype']}" + (f", {jobs} stacks of runs at once" if jobs > 1 else "")
 
 
 def _records(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale) -> dict[int, Record]:
