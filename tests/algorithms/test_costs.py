@@ -146,8 +146,7 @@ BAD = [
     ("clusterfl", "eps2", -1), ("clusterfl", "warmup", -1), ("fedamp", "alpha", 0), ("fedamp", "sigma", 0),
     ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
     ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
-    ("feddwa_plus", "power", 0), ("feddwa_plus", "memory", 1.5), ("feddwa_plus", "average", -0.1),
-    ("feddwa_plus", "granularity", "x"),
+    ("feddwa_plus", "power", 0), ("feddwa_plus", "average", -0.1), ("feddwa_plus", "granularity", "x"),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feddwa.algorithms import FedDWAPlus
-from feddwa.algorithms.feddwa_plus import HALVES, cosines, mutual_cosines, whole
+from feddwa.algorithms.feddwa_plus import HALVES, best_partner, cosines, mean, mutual_cosines, whole
 from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import federation, models
 from tests.conftest import conv_net, small_data
@@ -32,6 +32,28 @@ def test_an_update_that_is_nothing_agrees_with_nobody():
     rows = {"v": torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])}
     torch.testing.assert_close(mutual_cosines(rows), torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double())
     assert cosines(rows, {"v": rows["v"].flip(0)}).tolist() == [0.0, pytest.approx(1.0), 0.0]
+
+
+def test_a_round_counts_by_the_best_partner():
+    """Two rounds: who agrees with nobody in the second learns nothing from it, the others as much as it has to say."""
+    first = torch.tensor([[0.9, 0.8, -0.2], [0.8, 0.7, 0.1], [-0.2, 0.1, 0.3]], dtype=torch.float64)
+    second = torch.tensor([[0.5, 0.2, 0.4], [0.2, 0.5, -0.6], [-0.1, -0.6, 0.5]], dtype=torch.float64)
+    assert best_partner(first).tolist() == [0.8, 0.8, 0.1]
+    assert best_partner(second).tolist() == [0.4, 0.2, 0.0]
+    counts = [best_partner(each).unsqueeze(1).expand(3, 3) for each in (first, second)]
+    known = mean(counts[0] * first + counts[1] * second, counts[0] + counts[1])
+    assert known[0, 1].item() == pytest.approx((0.8 * 0.8 + 0.4 * 0.2) / 1.2)
+    torch.testing.assert_close(known[2], first[2])
+    assert mean(torch.zeros(2), torch.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_weights_stay_where_nothing_is_left_to_agree_about():
+    """A group at rest: late rounds in which only the halves of each client agree do not make it part."""
+    known = torch.full((3, 3), 0.5, dtype=torch.float64)
+    silent = torch.tensor([[0.4, -0.1, -0.2], [-0.1, 0.4, -0.1], [-0.2, -0.1, 0.4]], dtype=torch.float64)
+    counted = best_partner(known).unsqueeze(1) + 100 * best_partner(silent).unsqueeze(1)
+    total = best_partner(known).unsqueeze(1) * known + 100 * best_partner(silent).unsqueeze(1) * silent
+    assert torch.equal(mean(total, counted.expand(3, 3)), known)
 
 
 def test_the_halves_take_turns_in_coming_first():

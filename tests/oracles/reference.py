@@ -417,10 +417,10 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, memory, average, granularity):
+def feddwa_plus(task, power, average, granularity):
     groups = parameter_groups(task, granularity)
     w = [task.initial] * task.n
-    agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> all rounds
+    agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> (count, cosine)
     began = [{} for _ in range(task.n)]  # half -> the last update that began with it
     received = [[] for _ in range(task.n)]
     for rnd, cohort in enumerate(task.cohorts, 1):
@@ -439,14 +439,21 @@ def feddwa_plus(task, power, memory, average, granularity):
         overall = np.zeros((len(cohort), len(cohort)))
         for g, own in enumerate(groups):
             for i in cohort:
+                found = {}
                 for j in cohort:
                     x, y = (trained[i] - w[i])[own], (trained[j] - w[j])[own]
                     if i == j:
                         x, y = (began[i].get(half, np.zeros_like(v))[own] for half in order)
                     length = np.linalg.norm(x) * np.linalg.norm(y)
-                    agreed[g][i][j].append(x @ y / length if length else 0.0)
+                    found[j] = x @ y / length if length else 0.0
+                counts = max(0.0, *(found[j] for j in cohort if j != i))
+                for j in cohort:
+                    agreed[g][i][j].append((counts, found[j]))
             for row, i in enumerate(cohort):
-                known = {j: max(_running_mean(agreed[g][i][j], memory), 0.0) for j in cohort}
+                known = {}
+                for j in cohort:
+                    counts, cosines = np.array(agreed[g][i][j]).T
+                    known[j] = max(np.average(cosines, weights=counts), 0.0) if counts.any() else 0.0
                 known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
                 raised = {j: value**power for j, value in known.items()}

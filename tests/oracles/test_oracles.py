@@ -97,12 +97,10 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, memory, average, granularity), reference.feddwa_plus,
-            {"power": power, "memory": memory, "average": average, "granularity": granularity},
+            FedDWAPlus(power, average, granularity), reference.feddwa_plus,
+            {"power": power, "average": average, "granularity": granularity},
         )
-        for granularity, power, memory, average in [
-            ("model", 3.0, 0.0, 0.0), ("layer", 2.0, 0.5, 0.1), ("tensor", 1.5, 1.0, 1.0)
-        ]
+        for granularity, power, average in [("model", 3.0, 0.0), ("layer", 2.0, 0.1), ("tensor", 1.5, 1.0)]
     },
 }  # fmt: skip
 

@@ -7,7 +7,8 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     d_i  = v_i - w_i
     c_ij = cos(d_i, d_j)                  agreement with others: unbiased by noise, for their data are independent
     c_ii = cos(a_i, b_i)                  agreement with itself, for the same reason between its two halves
-    A    = running mean of c              over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
+    s_i  = max over j != i of max(c_ij, 0)                                           what a round has to say to i
+    A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
     p_ij ~ max(A_ij, 0)^q                 normalised, with A_ii at least max over j of A_ij
     w_i  = sum_j p_ij v_j                                                                                    (Eq. 8)
     e_i  = running mean of w_i            over i's rounds: the model that i uses
@@ -20,9 +21,9 @@ narrow. Nothing locks in: agreement is about updates, so models that have grown 
 The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
 do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
-of two whole epochs. In a running mean the t-th value counts 1 / (1 + s (t - 1)) and what was known before the rest: it
-is over about the last share s of the rounds, however many there are. Agreement is one over half of the rounds, because
-late updates are mostly noise and say little of who agrees; the model in use is one over a tenth.
+of two whole epochs. A round counts as far as anybody agrees with i in it: where those who belong together have come to
+rest, their updates cancel, and what is left to each is noise and its own way back, which would tell them to part. The
+running mean is over about the last share s of the rounds: the t-th model counts 1 / (1 + s (t - 1)).
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.
@@ -56,13 +57,11 @@ class FedDWAPlus(Algorithm):
     validation = 0.5  # the other half: trained on as well
 
     power: float = 2.0  # q: how sharply agreement turns into weight
-    memory: float = 0.5  # share of the rounds so far over which agreement is a running mean; 0 = the last one alone
-    average: float = 0.1  # and over which the model that a client uses is one
+    average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
     granularity: Granularity = "layer"  # parameters that get their weights together
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
-        require(0 <= self.memory <= 1, "--param memory", self.memory, "from 0 to 1")
         require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
@@ -73,8 +72,7 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average = repeat({**problem.initial, **statistics}, n)
         own: State = {"average": average, "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
-        met = {"rounds": torch.zeros(n, n, dtype=torch.float64)}
-        server = {"model": repeat(problem.initial, n), "agreement": nothing, "met": met}
+        server = {"model": repeat(problem.initial, n), "agreement": nothing, "news": nothing}
         return server, {**own, **dict.fromkeys(HALVES, still)}
 
     def download(self, server: State, cohort: Cohort) -> State:
@@ -100,20 +98,19 @@ class FedDWAPlus(Algorithm):
         """Learn who agrees, then mix by it; who is absent keeps its row and its record."""
         local, pairs = upload["model"], (cohort.ids.unsqueeze(1), cohort.ids)
         update = difference(local, take(server["model"], cohort.ids))
-        agreement, met = dict(server["agreement"]), server["met"]["rounds"]
+        agreement, news = dict(server["agreement"]), dict(server["news"])  # sums over rounds: group -> (N, N)
         groups = parameter_groups(local, self.granularity)
         shares: dict[str, Tensor] = {}  # group -> (m, m)
         for group, names in groups.items():
-            known, found = agreement[group][pairs], mutual_cosines(part_of(update, names))
-            found = found.diagonal_scatter(upload["coherence"][group].to(found))
-            known = known + newest_share(self.memory, met[pairs]) * (found - known)
-            agreement[group] = agreement[group].index_put(pairs, known)
-            shares[group] = agreement_weights(whole(known), self.power)
+            found = mutual_cosines(part_of(update, names)).diagonal_scatter(upload["coherence"][group].double())
+            counts = best_partner(found).unsqueeze(1)  # (m, 1): s_i
+            total, counted = agreement[group][pairs] + counts * found, news[group][pairs] + counts
+            agreement[group] = agreement[group].index_put(pairs, total)
+            news[group] = news[group].index_put(pairs, counted)
+            shares[group] = agreement_weights(whole(mean(total, counted)), self.power)
         mixed, overall = mix_groups(shares, groups, local)
         report = {"weights": overall, **{f"weights/{group}": weights for group, weights in shares.items()}}
-        model = put(server["model"], cohort.ids, mixed)
-        met = met.index_put(pairs, met[pairs] + 1)
-        return {"model": model, "agreement": agreement, "met": {"rounds": met}}, report
+        return {"model": put(server["model"], cohort.ids, mixed), "agreement": agreement, "news": news}, report
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """The running mean e_i, with the model that has just arrived; its BatchNorm statistics are a mean as well."""
@@ -145,6 +142,16 @@ def mutual_cosines(update: Rows) -> Tensor:
     norms = products.diagonal().sqrt()
     scale = norms.unsqueeze(1) * norms
     return torch.where(scale > 0, products / scale, 0.0)
+
+
+def best_partner(agreement: Tensor) -> Tensor:
+    """How far a client agrees with the other that it agrees with most: (m,) of (m, m); 0 where it does with none."""
+    return agreement.diagonal_scatter(torch.zeros_like(agreement.diagonal())).amax(1)
+
+
+def mean(total: Tensor, counts: Tensor) -> Tensor:
+    """total / counts; 0 where nothing has been counted."""
+    return torch.where(counts > 0, total / counts, 0.0)
 
 
 def whole(agreement: Tensor) -> Tensor:
