@@ -68,7 +68,7 @@ class Schedule:
     results: Path
     here: Mapping[str, Any]  # data_dir, device, dtype
     jobs: int = 1  # stacks at once, each in a process of its own
-    deadline: float | None = None  # in time.time(), which processes share; no run is begun after it
+    deadline: float | None = None  # in time.time(), which processes share; no stack is begun after it
 
     def late(self) -> bool:
         """Whether time is up."""
@@ -170,7 +170,7 @@ def _end_with_parent() -> None:
 
 
 def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) -> Progress:
-    """Cells of one kind, all their missing seeds; stops between two of them when time is up."""
+    """Cells of one kind, all their missing seeds."""
     progress, store = Progress(), Store(schedule.results)
     if schedule.late():
         return progress
@@ -184,8 +184,6 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
                 progress.made += 1
                 accuracy = outcome.lines[-1]["before"]["all"]
                 tell(f"{runs[config].name}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
-                if schedule.late():
-                    break
     except (InputError, RuntimeError) as error:
         progress.failed.append(f"{_title(stack)}: failed: {error}")
     return progress
