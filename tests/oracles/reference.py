@@ -435,7 +435,7 @@ def feddwa_plus(task, power, average, granularity):
                 if half == order[0]:
                     began[i][half] = v - w[i]
             trained[i] = v
-        new = {i: np.zeros_like(task.initial) for i in cohort}
+        new = [np.zeros_like(task.initial) for _ in range(task.n)]
         overall = np.zeros((len(cohort), len(cohort)))
         for g, own in enumerate(groups):
             for i in cohort:
@@ -449,21 +449,22 @@ def feddwa_plus(task, power, average, granularity):
                 counts = max(0.0, *(found[j] for j in cohort if j != i))
                 for j in cohort:
                     agreed[g][i][j].append((counts, found[j]))
-            for row, i in enumerate(cohort):
-                known = {}
-                for j in cohort:
-                    counts, cosines = np.array(agreed[g][i][j]).T
-                    known[j] = max(np.average(cosines, weights=counts), 0.0) if counts.any() else 0.0
+            for i in range(task.n):
+                known = {i: 0.0}
+                for j in {*cohort, i}:
+                    if agreed[g][i][j]:
+                        counts, cosines = np.array(agreed[g][i][j]).T
+                        known[j] = max(np.average(cosines, weights=counts), 0.0) if counts.any() else 0.0
                 known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
                 raised = {j: value**power for j, value in known.items()}
                 if sum(raised.values()) == 0:
                     raised[i] = 1.0
-                shares = np.array([raised[j] for j in cohort]) / sum(raised.values())
-                new[i][own] = sum(share * trained[j][own] for share, j in zip(shares, cohort, strict=True))
-                overall[row] += shares * len(own) / len(task.initial)
-        for i in cohort:
-            w[i] = new[i]
+                shares = {j: value / sum(raised.values()) for j, value in raised.items()}
+                new[i][own] = sum(share * trained.get(j, w[j])[own] for j, share in shares.items())
+                if i in cohort:
+                    overall[cohort.index(i)] += [shares.get(j, 0.0) * len(own) / len(task.initial) for j in cohort]
+        w = new
         used = [_running_mean([*past, now], average) for past, now in zip(received, w, strict=True)]
         yield Round(used, list(trained.values()), overall)
 

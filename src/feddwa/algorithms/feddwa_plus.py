@@ -38,7 +38,7 @@ from torch import Tensor
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products
 from feddwa.engine.network import SGDStep
-from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
+from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
@@ -95,22 +95,27 @@ class FedDWAPlus(Algorithm):
         return {"model": both["model"], "coherence": coherence}, known
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """Learn who agrees, then mix by it; who is absent keeps its row and its record."""
-        local, pairs = upload["model"], (cohort.ids.unsqueeze(1), cohort.ids)
-        update = difference(local, take(server["model"], cohort.ids))
+        """Learn who agrees, then mix by it; who is absent follows those present whom it is known to agree with."""
+        present, pairs = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids)
+        update = difference(upload["model"], take(server["model"], present))
+        latest = put(server["model"], present, upload["model"])  # v_i, and w_i of who is absent
         agreement, news = dict(server["agreement"]), dict(server["news"])  # sums over rounds: group -> (N, N)
-        groups = parameter_groups(local, self.granularity)
-        shares: dict[str, Tensor] = {}  # group -> (m, m)
+        heard = torch.eye(count(latest), dtype=torch.bool, device=present.device).index_fill(1, present, True)
+        groups = parameter_groups(latest, self.granularity)
+        shares: dict[str, Tensor] = {}  # group -> (N, N)
         for group, names in groups.items():
             found = mutual_cosines(part_of(update, names)).diagonal_scatter(upload["coherence"][group].double())
             counts = best_partner(found).unsqueeze(1)  # (m, 1): s_i
-            total, counted = agreement[group][pairs] + counts * found, news[group][pairs] + counts
-            agreement[group] = agreement[group].index_put(pairs, total)
-            news[group] = news[group].index_put(pairs, counted)
-            shares[group] = agreement_weights(whole(mean(total, counted)), self.power)
-        mixed, overall = mix_groups(shares, groups, local)
-        report = {"weights": overall, **{f"weights/{group}": weights for group, weights in shares.items()}}
-        return {"model": put(server["model"], cohort.ids, mixed), "agreement": agreement, "news": news}, report
+            agreement[group] = agreement[group].index_put(pairs, agreement[group][pairs] + counts * found)
+            news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
+            known = whole(mean(agreement[group], news[group]))
+            shares[group] = agreement_weights(torch.where(heard, known, 0.0), self.power)
+        mixed, overall = mix_groups(shares, groups, latest)
+        report = {
+            "weights": overall[pairs],
+            **{f"weights/{group}": weights[pairs] for group, weights in shares.items()},
+        }
+        return {"model": mixed, "agreement": agreement, "news": news}, report
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """The running mean e_i, with the model that has just arrived; its BatchNorm statistics are a mean as well."""
