@@ -8,7 +8,7 @@ import pytest
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
-from feddwa.paper import costs, page, reproduce, specs, summary
+from feddwa.paper import costs, figures, page, reproduce, specs, summary
 from feddwa.paper.figures import draw
 from feddwa.paper.store import Store, settings
 from feddwa.paper.summary import Gain, Spread, gaps, leaders, rounds_until, summarise, tie
@@ -126,6 +126,15 @@ def test_missing_cells_say_so(tmp_path):
     assert "| FedDWA | / 97.37 |" in text
     for name in ("figure-similarity", "heatmaps"):
         assert MISSING in page.section(specs.experiment(name), store, [])
+
+
+@pytest.mark.parametrize("name", ["curves", "guidance-choice"])
+def test_a_legend_stays_inside_its_figure(name):
+    figure = figures._curves(specs.experiment(name), Store(ROOT / "results"), "paper")[""]
+    figure.canvas.draw()
+    legend, (width, height) = figure.legends[0].get_window_extent(), figure.canvas.get_width_height()
+    assert 0 <= legend.x0 < legend.x1 <= width
+    assert 0 <= legend.y0 < legend.y1 <= height
 
 
 @pytest.fixture(scope="module")

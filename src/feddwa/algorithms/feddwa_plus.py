@@ -10,20 +10,21 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     s_i  = max over j != i of max(c_ij, 0)                                           what a round has to say to i
     A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
     p_ij ~ max(A_ij, 0)^q                 normalised, with A_ii at least max over j of A_ij
-    w_i  = sum_j p_ij v_j                                                                                    (Eq. 8)
+    w_i  = sum_j p_ij v_j                 over who is present, and i itself                                  (Eq. 8)
     e_i  = running mean of w_i            over i's rounds: the model that i uses
 
-all but the last for every layer by itself. To first order <d_i, d_j> is what moving along j's update takes off the loss
-of i: the term of the paper's expansion that speaks of loss and not of distance. Where one model can serve everybody,
-the pull apart fades as it does, agreement becomes even, and mixing wide; where it cannot, the pull stays, and mixing
-narrow. Nothing locks in: agreement is about updates, so models that have grown apart may still find together.
+all but the last for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
+<d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of loss
+and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement becomes even, and
+mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about updates, so models
+that have grown apart may still find together.
 
 The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
 do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
 of two whole epochs. A round counts as far as anybody agrees with i in it: where those who belong together have come to
 rest, their updates cancel, and what is left to each is noise and its own way back, which would tell them to part. The
-running mean is over about the last share s of the rounds: the t-th model counts 1 / (1 + s (t - 1)).
+running mean is over about the last share r of the rounds: the t-th model counts 1 / (1 + r (t - 1)).
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.

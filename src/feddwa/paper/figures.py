@@ -29,6 +29,7 @@ OF_METHOD: dict[str, dict[str, Any]] = {
     "l2c": {"color": "#000000"},
 }
 PER_ROW = 3
+LONG = 14  # characters of a label, above which two of them fill a line
 LOG_TICKS = (1, 2, 5, 10, 20, 50, 100)
 
 
@@ -123,7 +124,8 @@ def _curves(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fi
             axis.set_xlabel("round")
             axis.set_ylabel("accuracy, %")
     handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    across = 5 if max(map(len, handles)) < LONG else 2
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=across, fontsize=8, frameon=False)
     return {"": figure}
 
 
