@@ -134,12 +134,12 @@ def _table(store: Store, dataset: str, seeds: list[int]) -> str:
 
 
 def _ablation(store: Store, dataset: str, seeds: list[int]) -> str:
-    """The same for what the parts are worth, in the settings in which all of them were run."""
+    """The same for what the parts are worth, in the settings in which there is something to compare."""
     rows = {
         label: {setting: _results(store, dataset, setting, method, seeds) for setting in settings_of(dataset)}
         for label, method in ABLATIONS[dataset].items()
     }
-    settings = [name for name in settings_of(dataset) if all(cells[name] for cells in rows.values())]
+    settings = [name for name in settings_of(dataset) if sum(bool(cells[name]) for cells in rows.values()) > 1]
     return "\n".join(_lines(settings, rows))
 
 

@@ -14,10 +14,10 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     e_i  = running mean of w_i            over i's rounds: the model that i uses
 
 all but the last for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
-<d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of loss
-and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement becomes even, and
-mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about updates, so models
-that have grown apart may still find together.
+<d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of
+loss and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement becomes even,
+and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about updates, so
+models that have grown apart may still find together.
 
 The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
