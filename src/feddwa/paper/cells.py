@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -117,25 +117,31 @@ def _at_once(
             while waiting and len(busy) < schedule.jobs:
                 worker = idle.pop() if idle else workers.enter_context(_worker(schedule))
                 busy[worker] = waiting.popleft()
-                worker.send(busy[worker])
+                with suppress(BrokenPipeError):  # it has died, which is heard of next
+                    worker.send(busy[worker])
             for worker in _heard(busy):
-                try:
-                    message = worker.recv()
-                except (EOFError, ConnectionResetError):
-                    message = Progress(failed=[f"{_title(busy[worker])}: failed: its process has died"])
-                else:
-                    idle += [worker] if isinstance(message, Progress) else []
-                if isinstance(message, Progress):
-                    stack = busy.pop(worker)
-                    with watch(_title(stack), stack[0].config.rounds or 0):
-                        yield stack, message
-                else:
+                message = _message(worker)
+                if isinstance(message, str):
                     tell(message)
+                    continue
+                stack = busy.pop(worker)
+                idle += [worker] if message else []
+                with watch(_title(stack), stack[0].config.rounds or 0):
+                    yield stack, message or Progress(failed=[f"{_title(stack)}: failed: its process has died"])
 
 
 def _heard(links: Iterable[Connection]) -> list[Connection]:
     """Those with a message, or whose process has died; waits for one."""
     return [link for link in wait(list(links)) if isinstance(link, Connection)]
+
+
+def _message(link: Connection) -> str | Progress | None:
+    """A line to tell, what became of a stack, or None: the process has died."""
+    try:
+        message: str | Progress = link.recv()
+    except (EOFError, ConnectionResetError):
+        return None
+    return message
 
 
 @contextmanager
