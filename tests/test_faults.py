@@ -83,7 +83,8 @@ def test_attackers_are_the_same_in_every_round():
 
 
 def test_what_attackers_send():
-    start = {"model": {"w": torch.randn(4, 3, 2), "n": torch.arange(4)}}
+    drawn = torch.randn(4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start = {"model": {"w": drawn, "n": torch.arange(4)}}
     honest = {"model": {"w": start["model"]["w"] + 1, "n": torch.arange(4)}, "scores": {"raw": torch.ones(4, 5)}}
     for attack, moved in (("sign_flip", -1.0), ("scaled", SCALE)):
         sent = Faults(**{attack: 1.0}).sent(0, everybody(n=4), 4, start, honest)
