@@ -188,7 +188,7 @@ def test_published_results_are_sound():
         config = RunConfig(**{**record["config"], "param": tuple(record["config"]["param"])})
         assert Store(folder).path(config, record["seed"]) == path
         numbers = sum(len(weights) ** 2 for weights in record.get("weights", {}).values())
-        assert path.stat().st_size < 15_000 + 5 * numbers  # a weight is three digits, a comma and a blank at most
+        assert path.stat().st_size < 8_000 + 4 * numbers  # a weight is a digit or two, a comma and a blank
 
 
 def test_communication_is_the_papers():

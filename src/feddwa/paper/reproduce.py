@@ -68,10 +68,8 @@ def reproduce(
     unless they were asked for by name. A cell that fails does not stop the others. With `jobs`, so many stacks of cells
     are at work at once.
     """
-    deadline, chosen = (
-        None if time_limit is None else time.time() + time_limit,
-        experiment(name).select(columns, methods),
-    )
+    deadline = None if time_limit is None else time.time() + time_limit
+    chosen = experiment(name).select(columns, methods)
     if not chosen.trains:
         raise InputError(f"reproduce {name}: is computed, there is nothing to train; use the command line")
     store = Store(results or default_results(scale))
