@@ -2,18 +2,20 @@
 
 python benchmarks/beyond.py --dataset cifar10 --time-limit 400    run what is missing, the most telling cells first
 python benchmarks/beyond.py --dataset digits --seeds 30 31 32 33 34
-python benchmarks/beyond.py --ablations                           what the parts are worth
+python benchmarks/beyond.py --ablations weights federation        what the parts are worth
 python benchmarks/beyond.py --page                                write the tables of docs/beyond.md from what is there
 
-A method is a name, with hyper-parameters behind it where they are not the defaults: "feddwa_plus power=2". Results are
-the files that `feddwa reproduce` writes, too, in the same folder: a cell that is there is not run again.
+A method is a name, with hyper-parameters or other options behind it where they are not the defaults: "feddwa_plus
+power=1.0", "fedrod clients=100". Results are the files that `feddwa reproduce` writes, too, in the same folder: a cell
+that is there is not run again.
 """
 
 import argparse
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +45,62 @@ TUNED = {  # as Tables 1 and 2 have it, and ClusterFL's eps2 on digits by the sa
     **tuned(),
     **{f"digits/{setting}": {"clusterfl": [f"eps2={eps2}"]} for setting, eps2 in DIGITS.items()},
 }
-ABLATIONS = {  # what the parts are worth: label -> method
-    "digits": {
-        "FedDWA, as published (K = 5)": "feddwa",
-        "the same from sketches of 256 numbers": "feddwa sketch=256",
-        "FedDWA per layer, over everybody": "feddwa top_k=20 granularity=layer",
-        "the same from sketches of 256 numbers a layer": "feddwa top_k=20 granularity=layer sketch=256",
-        "FedDWA+ (per layer, q = 2)": "feddwa_plus",
-        "FedDWA+ for the whole model": "feddwa_plus granularity=model",
-        "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
-    },
-    "cifar10": {
-        "FedDWA+ (per layer, q = 2)": "feddwa_plus",
-        "FedDWA+ with q = 1.5": "feddwa_plus power=1.5",
-        "FedDWA+ with q = 1": "feddwa_plus power=1.0",
-    },
-}
+OPTIONS: Mapping[str, Callable[[str], Any]] = {"clients": int, "participation": float, "batchnorm": str}  # of a run
+LEADING = ("feddwa_plus", "feddwa", "fedavg_ft", "fedrod")  # one of them is first in every setting of CIFAR-10
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What parts or circumstances are worth: the same settings for every row."""
+
+    dataset: str
+    settings: tuple[str, ...]
+    rows: Mapping[str, str]  # label -> method
+
+
+ABLATIONS = {
+    "digits": Ablation(
+        "digits", ("groups", "pathological", "rotations", "permutation", "dirichlet"), {
+            "FedDWA, as published (K = 5)": "feddwa",
+            "the same from sketches of 256 numbers": "feddwa sketch=256",
+            "FedDWA per layer, over everybody": "feddwa top_k=20 granularity=layer",
+            "the same from sketches of 256 numbers a layer": "feddwa top_k=20 granularity=layer sketch=256",
+            "FedDWA+ (per layer, q = 2)": "feddwa_plus",
+            "FedDWA+ for the whole model": "feddwa_plus granularity=model",
+            "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
+        },
+    ),
+    "weights": Ablation(
+        "cifar10", ("groups", "pathological", "permutation", "practical2"), {
+            "FedDWA, as published (K = 5)": "feddwa",
+            "FedDWA per layer (K = 5)": "feddwa granularity=layer",
+            "FedDWA over everybody": "feddwa top_k=20",
+            "FedDWA per layer, over everybody": "feddwa top_k=20 granularity=layer",
+            "the same from sketches of 2,048 numbers a layer": "feddwa top_k=20 granularity=layer sketch=2048",
+            "FedDWA per tensor, over everybody": "feddwa top_k=20 granularity=tensor",
+            "FedDWA per layer, over everybody, two guidance epochs":
+                "feddwa top_k=20 granularity=layer guidance_epochs=2",
+            "FedDWA+ (per layer, q = 2)": "feddwa_plus",
+            "FedDWA+ for the whole model": "feddwa_plus granularity=model",
+            "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
+            "FedDWA+ with q = 1.5": "feddwa_plus power=1.5",
+            "FedDWA+ with q = 1": "feddwa_plus power=1.0",
+        },
+    ),
+    "federation": Ablation(
+        "cifar10", ("groups", "pathological"), {
+            f"{ALGORITHMS[name].title}{text}": name + options
+            for options, text, names in (
+                ("", "", (*LEADING, "local")),
+                (" batchnorm=mean", ", everybody's statistics", LEADING[:2]),
+                (" batchnorm=all-local", ", all of BatchNorm local", LEADING[:2]),
+                (" participation=0.5", ", half of the clients a round", LEADING),
+                (" clients=100", ", N = 100", (*LEADING, "local")),
+            )
+            for name in names
+        },
+    ),
+}  # fmt: skip
 SEEDS = (0, 1, 2)
 FOLDER = Path("results")
 PAGE = Path("docs/beyond.md")
@@ -72,17 +114,29 @@ def config_of(dataset: str, setting: str, method: str) -> RunConfig:
     if name not in ALGORITHMS:
         raise unknown("--methods", name, ALGORITHMS)
     column = f"{dataset}/{'practical1' if setting == 'groups' else setting}"  # what the paper's tables call it
-    own, chosen = values or TUNED.get(column, {}).get(name, []), SETTINGS[setting]
-    param = (*(f"{name}.{value}" for value in own), *chosen.get("param", ()))
-    return RunConfig(**{**chosen, "algorithm": name, "dataset": dataset, "param": param}).resolved()
+    given = dict(value.split("=", 1) for value in values)
+    options = {key: OPTIONS[key](given.pop(key)) for key in OPTIONS if key in given}
+    own = [f"{key}={value}" for key, value in given.items()] or TUNED.get(column, {}).get(name, [])
+    param = (*(f"{name}.{value}" for value in own), *SETTINGS[setting].get("param", ()))
+    chosen = {**SETTINGS[setting], **options, "algorithm": name, "dataset": dataset, "param": param}
+    return RunConfig(**chosen).resolved()
 
 
-def cells(datasets: list[str], settings: list[str], methods: list[str]) -> Iterator[RunConfig]:
+def cells(options: argparse.Namespace) -> Iterator[RunConfig]:
     """Method by method: after each one there is a whole row of the table."""
-    for dataset in datasets:
-        for method in methods or ABLATIONS[dataset].values():
-            for setting in settings or settings_of(dataset):
-                yield config_of(dataset, setting, method)
+    for name in options.ablations:
+        if name not in ABLATIONS:
+            raise unknown("--ablations", name, ABLATIONS)
+        chosen = ABLATIONS[name]
+        yield from _grid(chosen.dataset, options.settings or chosen.settings, chosen.rows.values())
+    for dataset in [] if options.ablations else options.dataset:
+        yield from _grid(dataset, options.settings or settings_of(dataset), options.methods)
+
+
+def _grid(dataset: str, settings: Iterable[str], methods: Iterable[str]) -> Iterator[RunConfig]:
+    for method in methods:
+        for setting in settings:
+            yield config_of(dataset, setting, method)
 
 
 def settings_of(dataset: str) -> list[str]:
@@ -96,7 +150,7 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
     deadline = time.time() + options.time_limit if options.time_limit else None
     wanted = [
         Cell(f"{config.dataset} {config.partition} {config.clients} {config.algorithm}", config, tuple(missing))
-        for config in cells(options.dataset, options.settings, [] if options.ablations else options.methods)
+        for config in cells(options)
         if (missing := store.missing(config, options.seeds))
     ]
     progress = run_cells(
@@ -106,12 +160,12 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
 
 
 def write_page(store: Store) -> None:
-    """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED ... -->, or ablation: ..."""
+    """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED ... -->, ablation: NAME ..."""
 
     def table(found: re.Match[str]) -> str:
-        kind, dataset, *seeds = found.group(1).replace(":", "").split()
+        kind, name, *seeds = found.group(1).replace(":", "").split()
         numbers = [int(seed) for seed in seeds]
-        made = (_table if kind == "table" else _ablation)(store, dataset, numbers)
+        made = (_table if kind == "table" else _ablation)(store, name, numbers)
         return f"<!-- {found.group(1)} -->\n\n{made}\n\n<!-- end -->"
 
     text = PAGE.read_text(encoding="utf-8")
@@ -134,14 +188,14 @@ def _table(store: Store, dataset: str, seeds: list[int]) -> str:
     return "\n".join(lines)
 
 
-def _ablation(store: Store, dataset: str, seeds: list[int]) -> str:
-    """The same for what the parts are worth, in the settings in which there is something to compare."""
+def _ablation(store: Store, name: str, seeds: list[int]) -> str:
+    """The same for what parts or circumstances are worth."""
+    chosen = ABLATIONS[name]
     rows = {
-        label: {setting: _results(store, dataset, setting, method, seeds) for setting in settings_of(dataset)}
-        for label, method in ABLATIONS[dataset].items()
+        label: {setting: _results(store, chosen.dataset, setting, method, seeds) for setting in chosen.settings}
+        for label, method in chosen.rows.items()
     }
-    settings = [name for name in settings_of(dataset) if sum(bool(cells[name]) for cells in rows.values()) > 1]
-    return "\n".join(_lines(settings, rows))
+    return "\n".join(_lines(list(chosen.settings), rows))
 
 
 def _lines(settings: list[str], rows: dict[str, dict[str, dict[int, float]]]) -> list[str]:
@@ -182,7 +236,7 @@ def main() -> None:
     parser.add_argument("--dataset", nargs="+", default=["digits"])
     parser.add_argument("--settings", nargs="+", default=[], help="default: all that the data suffice for")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument("--ablations", action="store_true", help="instead of --methods: what the parts are worth")
+    parser.add_argument("--ablations", nargs="+", default=[], help="instead of --dataset and --methods: these tables")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--results", type=Path, default=FOLDER)
     parser.add_argument("--data-dir", default=None)

@@ -1,5 +1,6 @@
 """FedDWA+'s weights, the page that reports on them, and clients that join later."""
 
+import argparse
 import importlib.util
 from pathlib import Path
 
@@ -69,6 +70,17 @@ def test_the_tables_of_the_page_are_those_of_the_results(tmp_path, monkeypatch):
     monkeypatch.setattr(beyond, "PAGE", page)
     beyond.write_page(Store(ROOT / "results"))
     assert page.read_text(encoding="utf-8") == text
+
+
+def test_what_stands_behind_a_method_is_its_own_or_the_runs():
+    beyond = script("beyond")
+    config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 top_k=20")
+    assert (config.clients, config.participation, "feddwa.top_k=20" in config.param) == (100, 0.5, True)
+    tuned = beyond.config_of("cifar10", "groups", "clusterfl batchnorm=mean")
+    assert (tuned.batchnorm, "clusterfl.eps2=0.72" in tuned.param) == ("mean", True)
+    for name in beyond.ABLATIONS:
+        for chosen in beyond.cells(argparse.Namespace(ablations=[name], settings=[])):
+            chosen.make_algorithm()
 
 
 def test_a_newcomer_gets_the_models_of_those_it_resembles():
