@@ -75,6 +75,12 @@ def pytest_terminal_summary(terminalreporter) -> None:
 NETWORKS = {"conv": conv_net, "plain": plain_net}
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """What a test draws without a generator of its own is the same in every run."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def data() -> FederatedData:
     return small_data()
