@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from feddwa.engine.rows import Rows
-
-WIDTH = 4096  # parameters turned to float64 at a time
+from feddwa.mixing import WIDTH
 
 
 def difference(a: Rows, b: Rows) -> Rows:
@@ -36,7 +35,7 @@ def dots(a: Rows, b: Rows) -> Tensor:
     """<a_i, b_i>: (m,) in float64, on the CPU."""
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
-        x, y = value.flatten(1).split(WIDTH, dim=1), b[name].flatten(1).split(WIDTH, dim=1)
+        x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
         total = total + torch.stack([(u.double() * v).sum(1) for u, v in zip(x, y, strict=True)]).sum(0).cpu()
     return total
 
@@ -45,6 +44,6 @@ def inner_products(a: Rows, b: Rows) -> Tensor:
     """<a_i, b_j>: (m, n) in float64, on the CPU."""
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
-        x, y = value.flatten(1).split(WIDTH, dim=1), b[name].flatten(1).split(WIDTH, dim=1)
+        x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
         total = total + torch.stack([u.double() @ v.double().T for u, v in zip(x, y, strict=True)]).sum(0).cpu()
     return total
