@@ -75,6 +75,7 @@ ABLATIONS = {
             "FedDWA+ (per layer, q = 2)": "feddwa_plus",
             "FedDWA+ for the whole model": "feddwa_plus granularity=model",
             "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
+            "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
         },
     ),
     "weights": Ablation(
@@ -92,6 +93,7 @@ ABLATIONS = {
             "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
             "FedDWA+ with q = 1.5": "feddwa_plus power=1.5",
             "FedDWA+ with q = 1": "feddwa_plus power=1.0",
+            "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
         },
     ),
     "federation": Ablation(

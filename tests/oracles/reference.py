@@ -417,8 +417,9 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, average, granularity):
+def feddwa_plus(task, power, average, granularity, own):
     groups = parameter_groups(task, granularity)
+    way_on = [np.zeros_like(task.initial)] * task.n
     w = [task.initial] * task.n
     agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> (count, cosine)
     began = [{} for _ in range(task.n)]  # half -> the last update that began with it
@@ -427,7 +428,6 @@ def feddwa_plus(task, power, average, granularity):
         trained = {}
         order = ["train", "validation"] if rnd % 2 == 1 else ["validation", "train"]
         for i in cohort:
-            received[i].append(w[i])
             v = w[i]
             for half in order:
                 for rows in batches(task, i, rnd, split=half):
@@ -435,15 +435,17 @@ def feddwa_plus(task, power, average, granularity):
                 if half == order[0]:
                     began[i][half] = v - w[i]
             trained[i] = v
+            way_on[i] = _believed(v - w[i], groups, [began[i].get(half, np.zeros_like(v)) for half in order])
+            received[i].append(w[i] + own * way_on[i])
         new = [np.zeros_like(task.initial) for _ in range(task.n)]
         overall = np.zeros((len(cohort), len(cohort)))
-        for g, own in enumerate(groups):
+        for g, part in enumerate(groups):
             for i in cohort:
                 found = {}
                 for j in cohort:
-                    x, y = (trained[i] - w[i])[own], (trained[j] - w[j])[own]
+                    x, y = (trained[i] - w[i])[part], (trained[j] - w[j])[part]
                     if i == j:
-                        x, y = (began[i].get(half, np.zeros_like(v))[own] for half in order)
+                        x, y = (began[i].get(half, np.zeros_like(v))[part] for half in order)
                     length = np.linalg.norm(x) * np.linalg.norm(y)
                     found[j] = x @ y / length if length else 0.0
                 counts = max(0.0, *(found[j] for j in cohort if j != i))
@@ -461,12 +463,24 @@ def feddwa_plus(task, power, average, granularity):
                 if sum(raised.values()) == 0:
                     raised[i] = 1.0
                 shares = {j: value / sum(raised.values()) for j, value in raised.items()}
-                new[i][own] = sum(share * trained.get(j, w[j])[own] for j, share in shares.items())
+                new[i][part] = sum(share * trained.get(j, w[j])[part] for j, share in shares.items())
                 if i in cohort:
-                    overall[cohort.index(i)] += [shares.get(j, 0.0) * len(own) / len(task.initial) for j in cohort]
+                    overall[cohort.index(i)] += [shares.get(j, 0.0) * len(part) / len(task.initial) for j in cohort]
         w = new
-        used = [_running_mean([*past, now], average) for past, now in zip(received, w, strict=True)]
+        arrived = [model + own * more for model, more in zip(w, way_on, strict=True)]
+        used = [_running_mean([*past, now], average) for past, now in zip(received, arrived, strict=True)]
         yield Round(used, list(trained.values()), overall)
+
+
+def _believed(update, groups, halves):
+    """The update, each group of it shrunk to 2c / (1 + c) with c the cosine of the updates by two halves."""
+    shrunk = np.zeros_like(update)
+    for own in groups:
+        x, y = (half[own] for half in halves)
+        length = np.linalg.norm(x) * np.linalg.norm(y)
+        c = max(x @ y / length, 0.0) if length else 0.0
+        shrunk[own] = 2 * c / (1 + c) * update[own]
+    return shrunk
 
 
 def _running_mean(values, recent):

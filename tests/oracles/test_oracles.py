@@ -97,10 +97,12 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, average, granularity), reference.feddwa_plus,
-            {"power": power, "average": average, "granularity": granularity},
+            FedDWAPlus(power, average, granularity, own), reference.feddwa_plus,
+            {"power": power, "average": average, "granularity": granularity, "own": own},
         )
-        for granularity, power, average in [("model", 3.0, 0.0), ("layer", 2.0, 0.1), ("tensor", 1.5, 1.0)]
+        for granularity, power, average, own in [
+            ("model", 3.0, 0.0, 0.0), ("layer", 2.0, 0.1, 1.0), ("tensor", 1.5, 1.0, 0.5)
+        ]
     },
 }  # fmt: skip
 

@@ -11,9 +11,10 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
     p_ij ~ max(A_ij, 0)^q                 normalised, with A_ii at least max over j of A_ij
     w_i  = sum_j p_ij v_j                 over who is present, and i itself                                  (Eq. 8)
-    e_i  = running mean of w_i            over i's rounds: the model that i uses
+    e_i  = running mean of w_i + o u_i    over i's rounds: the model that i uses
+    u_i  = 2 c_ii / (1 + c_ii) d_i        of i's latest round: what both halves of its data agree on
 
-all but the last for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
+all but the mean for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
 <d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of
 loss and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement becomes even,
 and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about updates, so
@@ -27,17 +28,18 @@ rest, their updates cancel, and what is left to each is noise and its own way ba
 running mean is over about the last share r of the rounds: the t-th model counts 1 / (1 + r (t - 1)).
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held back, nothing looks ahead; a client remembers three models. Our own; not in the paper.
+held back, nothing looks ahead; a client remembers three models, with o > 0 four. Our own; not in the paper.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products
+from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products, scale
 from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
 from feddwa.engine.trainer import Trainer
@@ -60,10 +62,12 @@ class FedDWAPlus(Algorithm):
     power: float = 2.0  # q: how sharply agreement turns into weight
     average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
     granularity: Granularity = "layer"  # parameters that get their weights together
+    own: float = 0.0  # o: how much of u_i, its own way on from w_i, a client adds to the model that it uses
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
         require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
+        require(0 <= self.own <= 1, "--param own", self.own, "from 0 to 1")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
@@ -74,7 +78,7 @@ class FedDWAPlus(Algorithm):
         average = repeat({**problem.initial, **statistics}, n)
         own: State = {"average": average, "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
         server = {"model": repeat(problem.initial, n), "agreement": nothing, "news": nothing}
-        return server, {**own, **dict.fromkeys(HALVES, still)}
+        return server, {**own, **dict.fromkeys((*HALVES, *self._way_on), still)}
 
     def download(self, server: State, cohort: Cohort) -> State:
         """The client's own personalised model w_i."""
@@ -83,16 +87,17 @@ class FedDWAPlus(Algorithm):
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """An epoch, half by half; how far the halves agree goes up with the local model."""
         start, step = download["model"], SGDStep(trainer.engine.settings.lr)
-        average, taken = self._averaged(memory, start), memory["rounds"]["taken"] + 1
-        begins, ends = HALVES if trainer.round % 2 else HALVES[::-1]
+        before, (begins, ends) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
         first, memory = trainer.train(step, {"model": start}, memory, split=begins)
         both, memory = trainer.train(step, first, memory, split=ends)
         halves = {**{half: memory[half] for half in HALVES}, begins: difference(first["model"], start)}
+        groups = parameter_groups(start, self.granularity)
         coherence = {
-            group: cosines(*(part_of(halves[half], names) for half in HALVES))
-            for group, names in parameter_groups(start, self.granularity).items()
+            group: cosines(*(part_of(halves[half], names) for half in HALVES)) for group, names in groups.items()
         }
-        known = {**memory, **halves, "average": average, "rounds": {"taken": taken}}
+        way_on = {part: self._agreed(difference(both["model"], start), groups, coherence) for part in self._way_on}
+        average, taken = self._averaged({**before, **way_on}, start), before["rounds"]["taken"] + 1
+        known = {**memory, **halves, **way_on, "average": average, "rounds": {"taken": taken}}
         return {"model": both["model"], "coherence": coherence}, known
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
@@ -124,8 +129,21 @@ class FedDWAPlus(Algorithm):
         buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
         return {name: used[name] for name in download["model"]}, {**memory, "buffers": buffers}
 
+    @property
+    def _way_on(self) -> tuple[str, ...]:
+        """The part of memory with u_i, where it is used."""
+        return ("way on",) if self.own else ()
+
+    def _agreed(self, update: Rows, groups: Mapping[str, list[str]], coherence: Rows) -> Rows:
+        """u_i: of every group of parameters as much as the halves agree about it."""
+        parts = (scale(in_whole(coherence[group]), part_of(update, names)) for group, names in groups.items())
+        agreed = {name: value for part in parts for name, value in part.items()}
+        return {name: agreed[name] for name in update}
+
     def _averaged(self, memory: State, model: Rows) -> Rows:
         """The mean with a model and the statistics of now."""
+        for part in self._way_on:
+            model = {name: value + self.own * memory[part][name] for name, value in model.items()}
         now, past = {**memory["buffers"], **model}, memory["average"]
         share = newest_share(self.average, memory["rounds"]["taken"])
         return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
@@ -138,16 +156,16 @@ def newest_share(recent: float, before: Tensor) -> Tensor:
 
 def cosines(a: Rows, b: Rows) -> Tensor:
     """cos(a_i, b_i): (m,) float64; 0 where one of them is nothing."""
-    scale = (dots(a, a) * dots(b, b)).sqrt()
-    return torch.where(scale > 0, dots(a, b) / scale, 0.0)
+    lengths = (dots(a, a) * dots(b, b)).sqrt()
+    return torch.where(lengths > 0, dots(a, b) / lengths, 0.0)
 
 
 def mutual_cosines(update: Rows) -> Tensor:
     """cos(d_i, d_j): (m, m) float64; 0 where one of them is nothing."""
     products = inner_products(update, update)
     norms = products.diagonal().sqrt()
-    scale = norms.unsqueeze(1) * norms
-    return torch.where(scale > 0, products / scale, 0.0)
+    lengths = norms.unsqueeze(1) * norms
+    return torch.where(lengths > 0, products / lengths, 0.0)
 
 
 def best_partner(agreement: Tensor) -> Tensor:
@@ -161,6 +179,11 @@ def mean(total: Tensor, counts: Tensor) -> Tensor:
 
 
 def whole(agreement: Tensor) -> Tensor:
-    """The diagonal, known from halves, as two whole epochs would have it: 2c / (1 + c), from 0 to 1."""
-    halves = agreement.diagonal().clamp(min=0)
-    return agreement.diagonal_scatter(2 * halves / (1 + halves))
+    """Agreement with the diagonal, known from halves, as two whole epochs would have it."""
+    return agreement.diagonal_scatter(in_whole(agreement.diagonal()))
+
+
+def in_whole(halves: Tensor) -> Tensor:
+    """What the cosine c of halves says of two whole epochs: 2c / (1 + c), 0 where they disagree."""
+    c = halves.clamp(min=0)
+    return 2 * c / (1 + c)
