@@ -123,6 +123,8 @@ def config_of(dataset: str, setting: str, method: str) -> RunConfig:
     if name not in ALGORITHMS:
         raise unknown("--methods", name, ALGORITHMS)
     column = f"{dataset}/{'practical1' if setting == 'groups' else setting}"  # what the paper's tables call it
+    if wrong := [value for value in values if "=" not in value]:
+        raise InputError(f"--methods: {wrong[0]!r} behind {name} is not of the form KEY=VALUE")
     given = dict(value.split("=", 1) for value in values)
     options = {key: OPTIONS[key](given.pop(key)) for key in OPTIONS if key in given}
     own = [f"{key}={value}" for key, value in given.items()] or TUNED.get(column, {}).get(name, [])

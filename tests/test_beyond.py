@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from feddwa.config import RunConfig
+from feddwa.errors import InputError
 from feddwa.mixing import agreement_weights, mix, mix_groups, parameter_groups
 from feddwa.paper.store import Store
 
@@ -78,6 +79,8 @@ def test_what_stands_behind_a_method_is_its_own_or_the_runs():
     assert (config.clients, config.participation, "feddwa.top_k=20" in config.param) == (100, 0.5, True)
     tuned = beyond.config_of("cifar10", "groups", "clusterfl batchnorm=mean")
     assert (tuned.batchnorm, "clusterfl.eps2=0.72" in tuned.param) == ("mean", True)
+    with pytest.raises(InputError, match="'top_k' behind feddwa is not of the form KEY=VALUE"):
+        beyond.config_of("cifar10", "groups", "feddwa top_k")
     for name in beyond.ABLATIONS:
         for chosen in beyond.cells(argparse.Namespace(ablations=[name], settings=[])):
             chosen.make_algorithm()
