@@ -3,6 +3,7 @@
 python benchmarks/beyond.py --dataset cifar10 --time-limit 400    run what is missing, the most telling cells first
 python benchmarks/beyond.py --dataset digits --seeds 30 31 32 33 34
 python benchmarks/beyond.py --ablations weights federation        what the parts are worth
+python benchmarks/beyond.py --tolerances                          measure those of ClusterFL
 python benchmarks/beyond.py --page                                write the tables of docs/beyond.md from what is there
 
 A method is a name, with hyper-parameters or other options behind it where they are not the defaults: "feddwa_plus
@@ -11,6 +12,7 @@ that is there is not run again.
 """
 
 import argparse
+import dataclasses
 import os
 import re
 import time
@@ -24,6 +26,7 @@ import numpy as np
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, unknown
+from feddwa.paper.calibrate import update_norms
 from feddwa.paper.cells import Cell, Schedule, run_cells
 from feddwa.paper.specs import tuned
 from feddwa.paper.store import Store
@@ -40,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # by worth: where the paper's method lo
 }  # fmt: skip
 SMALL = ("digits",)  # data that are too few for a hundred clients
 METHODS = ("feddwa_plus", *(name for name in ALGORITHMS if name != "feddwa_plus"))
-EPS2 = {  # of ClusterFL, by the rule of feddwa.paper.calibrate, where the paper's tables have no such column
+EPS2 = {  # of ClusterFL, as --tolerances prints them, where the paper's tables have no such column
     "digits": {"practical1": 0.6, "pathological": 0.67, "rotations": 0.49, "permutation": 0.53, "dirichlet": 0.68},
     "cifar10": {"rotations": 0.78, "permutation": 0.89, "dirichlet": 0.82},
 }
@@ -70,8 +73,12 @@ ABLATIONS = {
         "digits", ("groups", "pathological", "rotations", "permutation", "dirichlet"), {
             "FedDWA, as published (K = 5)": "feddwa",
             "the same from sketches of 256 numbers": "feddwa sketch=256",
+            "FedDWA over everybody": "feddwa top_k=20",
             "FedDWA per layer, over everybody": "feddwa top_k=20 granularity=layer",
             "the same from sketches of 256 numbers a layer": "feddwa top_k=20 granularity=layer sketch=256",
+            "FedDWA per tensor, over everybody": "feddwa top_k=20 granularity=tensor",
+            "FedDWA per layer, over everybody, two guidance epochs":
+                "feddwa top_k=20 granularity=layer guidance_epochs=2",
             "FedDWA+ (per layer, q = 2)": "feddwa_plus",
             "FedDWA+ for the whole model": "feddwa_plus granularity=model",
             "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
@@ -155,9 +162,20 @@ def settings_of(dataset: str) -> list[str]:
     return [name for name, own in SETTINGS.items() if not (dataset in SMALL and own.get("clients", 0) > 20)]
 
 
+def print_tolerances(options: argparse.Namespace) -> None:
+    """What the rule of the reproduction gives for ClusterFL."""
+    for dataset in options.dataset:
+        for setting in options.settings or settings_of(dataset):
+            config = dataclasses.replace(config_of(dataset, setting, "clusterfl"), **_here(options))
+            print(f"{dataset} {setting}: eps2={update_norms(config).eps2}", flush=True)
+
+
+def _here(options: argparse.Namespace) -> dict[str, Any]:
+    return {"data_dir": options.data_dir, "device": options.device, "dtype": options.dtype}
+
+
 def run_missing(options: argparse.Namespace, store: Store) -> None:
     """Every cell that is not there, all its seeds as one stack; none is begun once time is up."""
-    here = {"data_dir": options.data_dir, "device": options.device, "dtype": options.dtype}
     deadline = time.time() + options.time_limit if options.time_limit else None
     wanted = [
         Cell(f"{config.dataset} {config.partition} {config.clients} {config.algorithm}", config, tuple(missing))
@@ -165,7 +183,7 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
         if (missing := store.missing(config, options.seeds))
     ]
     progress = run_cells(
-        wanted, Schedule(store.folder, here, options.jobs, deadline), lambda line: print(line, flush=True)
+        wanted, Schedule(store.folder, _here(options), options.jobs, deadline), lambda line: print(line, flush=True)
     )
     print(f"made {progress.made}, left {progress.left}, failed {len(progress.failed)}")
 
@@ -255,10 +273,17 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--jobs", type=int, default=1, help="cells at work at once")
     parser.add_argument("--time-limit", type=float, default=None, help="begin no cell after so many seconds")
+    parser.add_argument("--tolerances", action="store_true", help="measure eps2 of ClusterFL, run nothing else")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/beyond.md, run nothing")
     options = parser.parse_args()
+    store = Store(options.results)
     try:
-        write_page(Store(options.results)) if options.page else run_missing(options, Store(options.results))
+        if options.page:
+            write_page(store)
+        elif options.tolerances:
+            print_tolerances(options)
+        else:
+            run_missing(options, store)
     except InputError as error:
         raise SystemExit(str(error)) from None
 

@@ -86,6 +86,13 @@ def test_what_stands_behind_a_method_is_its_own_or_the_runs():
             chosen.make_algorithm()
 
 
+def test_the_tolerances_of_clusterfl_are_what_the_rule_gives(capsys):
+    beyond = script("beyond")
+    here = {"data_dir": None, "device": "cpu", "dtype": "float32"}
+    beyond.print_tolerances(argparse.Namespace(dataset=["digits"], settings=["rotations"], **here))
+    assert capsys.readouterr().out == f"digits rotations: eps2={beyond.EPS2['digits']['rotations']}\n"
+
+
 def test_a_newcomer_gets_the_models_of_those_it_resembles():
     """Two groups whose members lie on either side of their mean: an update towards one side gets that side's model."""
     welcome = script("newcomers").welcome
