@@ -83,6 +83,7 @@ ABLATIONS = {
             "FedDWA+ for the whole model": "feddwa_plus granularity=model",
             "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
             "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
+            "FedDWA+ with class frequencies as well (k = 200)": "feddwa_plus own=1.0 prior=200.0",
         },
     ),
     "weights": Ablation(
@@ -101,6 +102,7 @@ ABLATIONS = {
             "FedDWA+ with q = 1.5": "feddwa_plus power=1.5",
             "FedDWA+ with q = 1": "feddwa_plus power=1.0",
             "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
+            "FedDWA+ with class frequencies as well (k = 200)": "feddwa_plus own=1.0 prior=200.0",
         },
     ),
     "federation": Ablation(

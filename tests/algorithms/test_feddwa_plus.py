@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from feddwa.algorithms import FedDWAPlus
-from feddwa.algorithms.feddwa_plus import HALVES, best_partner, cosines, mean, mutual_cosines, whole
+from feddwa.algorithms.base import Problem
+from feddwa.algorithms.feddwa_plus import HALVES, best_partner, cosines, mean, mutual_cosines, others_count, whole
 from feddwa.engine.rows import tensors
+from feddwa.errors import InputError
 from tests.algorithms.conftest import federation, models
 from tests.conftest import conv_net, small_data
 
@@ -115,3 +117,47 @@ def test_the_mean_changes_nothing_of_the_training():
         other.step()
     for (name, a), (_, b) in zip(tensors(run.server), tensors(other.server), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_others_count_for_those_who_are_absent():
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.2, 0.2, 0.6]], dtype=torch.float64)
+    expected = [[0.5 / 1.5, 0.5 / 1.5, 0.5 / 1.5], [0.0, 1.0, 0.0], [0.4 / 1.4, 0.4 / 1.4, 0.6 / 1.4]]
+    torch.testing.assert_close(others_count(weights, 2.0), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_even_classes_are_no_prior():
+    """With ever more samples of even classes l_i is the same for all of them, and a softmax does not see it."""
+    run, plain = (federation(FedDWAPlus(own=1.0, prior=prior)) for prior in (1e15, 0.0))
+    for _ in range(3):
+        torch.testing.assert_close(run.step().info, plain.step().info, rtol=1e-6, atol=1e-8)
+    used, without = models(run)["model"], models(plain)["model"]
+    for name, value in used.items():
+        shift = (value - without[name]).flatten(1)
+        torch.testing.assert_close(shift, shift[:, :1].expand_as(shift), rtol=0, atol=1e-6)
+
+
+def test_the_prior_stays_at_home():
+    """A client has its class frequencies in the model that it uses, and nobody else hears of them."""
+    run = federation(FedDWAPlus(prior=50.0))
+    counts = run.engine.data.label_counts().double()
+    logs = ((counts + 5) / (counts.sum(1, keepdim=True) + 50)).log()
+    bias = next(iter(run.memory["prior"]))
+    torch.testing.assert_close(run.memory["prior"][bias], logs)
+    torch.testing.assert_close(models(run)["model"][bias], run.server["model"][bias] + logs)
+
+
+def test_a_prior_needs_classes_and_a_bias():
+    initial, sizes = {"head.weight": torch.zeros(3, 2), "head.bias": torch.zeros(3)}, torch.tensor([4, 4])
+    counts = torch.tensor([[4, 0, 0], [1, 1, 2]])
+    for known, head in ((None, tuple(initial)), (counts, ("head.weight",)), (counts, ())):
+        problem = Problem(initial, 2, sizes, known, head)
+        with pytest.raises(InputError, match="--param prior: needs class labels and a model whose last layer"):
+            FedDWAPlus(prior=1.0).setup(problem)
+        assert "prior" not in FedDWAPlus().setup(problem)[1]
+
+
+def test_what_is_set_apart_of_the_training_data_counts_for_its_classes():
+    data = small_data()
+    apart = data.hold_out(0.5, np.random.default_rng(0))
+    assert apart.splits["train"].sizes.sum() < data.splits["train"].sizes.sum()
+    assert torch.equal(apart.label_counts(), data.label_counts())

@@ -22,7 +22,7 @@ VARIANTS = {
     "feddwa-layer": FedDWA(3, granularity="layer"),
     "feddwa-sketch": FedDWA(3, granularity="tensor", sketch=64),
     "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor", own=0.5),
-    "feddwa_plus-model": FedDWAPlus(granularity="model"),
+    "feddwa_plus-model": FedDWAPlus(granularity="model", prior=30.0),
 }
 
 

@@ -417,8 +417,9 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, average, granularity, own):
+def feddwa_plus(task, power, average, granularity, own, prior):
     groups = parameter_groups(task, granularity)
+    logs = [_log_frequencies(task, i, prior) for i in range(task.n)]
     way_on = [np.zeros_like(task.initial)] * task.n
     w = [task.initial] * task.n
     agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> (count, cosine)
@@ -431,7 +432,7 @@ def feddwa_plus(task, power, average, granularity, own):
             v = w[i]
             for half in order:
                 for rows in batches(task, i, rnd, split=half):
-                    v = v - task.lr * grad(task, v, rows)
+                    v = v - task.lr * grad(task, v, rows, logs[i])
                 if half == order[0]:
                     began[i][half] = v - w[i]
             trained[i] = v
@@ -460,6 +461,8 @@ def feddwa_plus(task, power, average, granularity, own):
                 known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
                 raised = {j: value**power for j, value in known.items()}
+                if prior:
+                    raised = {j: value if j == i else value * task.n / len(cohort) for j, value in raised.items()}
                 if sum(raised.values()) == 0:
                     raised[i] = 1.0
                 shares = {j: value / sum(raised.values()) for j, value in raised.items()}
@@ -469,7 +472,24 @@ def feddwa_plus(task, power, average, granularity, own):
         w = new
         arrived = [model + own * more for model, more in zip(w, way_on, strict=True)]
         used = [_running_mean([*past, now], average) for past, now in zip(received, arrived, strict=True)]
-        yield Round(used, list(trained.values()), overall)
+        yield Round(
+            [_with_bias(task, model, more) for model, more in zip(used, logs, strict=True)],
+            [_with_bias(task, model, logs[i]) for i, model in trained.items()],
+            overall,
+        )
+
+
+def _log_frequencies(task, i, prior):
+    """Of the client's classes, with so many samples of even classes besides; nothing where there are none."""
+    rows = np.concatenate([task.rows[half][i] for half in ("train", "validation")])
+    counts = np.bincount(task.y[rows], minlength=task.classes) + prior / task.classes
+    return np.log(counts / counts.sum()) if prior else np.zeros(task.classes)
+
+
+def _with_bias(task, v, more):
+    v = v.copy()
+    v[-task.classes :] += more  # the bias of the head stands last
+    return v
 
 
 def _believed(update, groups, halves):

@@ -97,11 +97,11 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, average, granularity, own), reference.feddwa_plus,
-            {"power": power, "average": average, "granularity": granularity, "own": own},
+            FedDWAPlus(power, average, granularity, own, prior), reference.feddwa_plus,
+            {"power": power, "average": average, "granularity": granularity, "own": own, "prior": prior},
         )
-        for granularity, power, average, own in [
-            ("model", 3.0, 0.0, 0.0), ("layer", 2.0, 0.1, 1.0), ("tensor", 1.5, 1.0, 0.5)
+        for granularity, power, average, own, prior in [
+            ("model", 3.0, 0.0, 0.0, 0.0), ("layer", 2.0, 0.1, 1.0, 20.0), ("tensor", 1.5, 1.0, 0.5, 0.0)
         ]
     },
 }  # fmt: skip

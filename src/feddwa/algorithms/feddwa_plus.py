@@ -13,6 +13,7 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     w_i  = sum_j p_ij v_j                 over who is present, and i itself                                  (Eq. 8)
     e_i  = running mean of w_i + o u_i    over i's rounds: the model that i uses
     u_i  = 2 c_ii / (1 + c_ii) d_i        of i's latest round: what both halves of its data agree on
+    l_i  = log of the class frequencies of i, as if it had k more samples, as many of every class
 
 all but the mean for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
 <d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of
@@ -26,6 +27,10 @@ do: it is little, or turns back, where the first has gone all the way. 2c / (1 +
 of two whole epochs. A round counts as far as anybody agrees with i in it: where those who belong together have come to
 rest, their updates cancel, and what is left to each is noise and its own way back, which would tell them to part. The
 running mean is over about the last share r of the rounds: the t-th model counts 1 / (1 + r (t - 1)).
+
+With k > 0 a client trains and uses its outputs + l_i, and sends its model without: how many samples it has of which
+class is no longer a matter of the model, so that label skew is less to disagree about. Then those present count for
+those absent as well: p_ij, for j other than i, N / m times.
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers three models, with o > 0 four. Our own; not in the paper.
@@ -43,7 +48,7 @@ from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_produc
 from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
 from feddwa.engine.trainer import Trainer
-from feddwa.errors import require
+from feddwa.errors import InputError, require
 from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
 
 HALVES = ("train", "validation")  # the splits, and what is remembered of each: the last update that began with it
@@ -63,11 +68,13 @@ class FedDWAPlus(Algorithm):
     average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
     granularity: Granularity = "layer"  # parameters that get their weights together
     own: float = 0.0  # o: how much of u_i, its own way on from w_i, a client adds to the model that it uses
+    prior: float = 0.0  # k: samples of even classes beside its own in l_i; 0: outputs as they are, without l_i
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
         require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
         require(0 <= self.own <= 1, "--param own", self.own, "from 0 to 1")
+        require(0 <= self.prior < math.inf, "--param prior", self.prior, "a finite number of at least 0")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
@@ -76,7 +83,8 @@ class FedDWAPlus(Algorithm):
         still = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average = repeat({**problem.initial, **statistics}, n)
-        own: State = {"average": average, "rounds": {"taken": torch.zeros(n, dtype=torch.float64)}}
+        rounds = {"taken": torch.zeros(n, dtype=torch.float64)}
+        own: State = {"average": average, "rounds": rounds, **self._log_frequencies(problem)}
         server = {"model": repeat(problem.initial, n), "agreement": nothing, "news": nothing}
         return server, {**own, **dict.fromkeys((*HALVES, *self._way_on), still)}
 
@@ -86,7 +94,7 @@ class FedDWAPlus(Algorithm):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """An epoch, half by half; how far the halves agree goes up with the local model."""
-        start, step = download["model"], SGDStep(trainer.engine.settings.lr)
+        start, step = with_prior(download["model"], memory), SGDStep(trainer.engine.settings.lr)
         before, (begins, ends) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
         first, memory = trainer.train(step, {"model": start}, memory, split=begins)
         both, memory = trainer.train(step, first, memory, split=ends)
@@ -96,9 +104,9 @@ class FedDWAPlus(Algorithm):
             group: cosines(*(part_of(halves[half], names) for half in HALVES)) for group, names in groups.items()
         }
         way_on = {part: self._agreed(difference(both["model"], start), groups, coherence) for part in self._way_on}
-        average, taken = self._averaged({**before, **way_on}, start), before["rounds"]["taken"] + 1
+        average, taken = self._averaged({**before, **way_on}, download["model"]), before["rounds"]["taken"] + 1
         known = {**memory, **halves, **way_on, "average": average, "rounds": {"taken": taken}}
-        return {"model": both["model"], "coherence": coherence}, known
+        return {"model": with_prior(both["model"], memory, -1), "coherence": coherence}, known
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """Learn who agrees, then mix by it; who is absent follows those present whom it is known to agree with."""
@@ -115,7 +123,8 @@ class FedDWAPlus(Algorithm):
             agreement[group] = agreement[group].index_put(pairs, agreement[group][pairs] + counts * found)
             news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
             known = whole(mean(agreement[group], news[group]))
-            shares[group] = agreement_weights(torch.where(heard, known, 0.0), self.power)
+            weights = agreement_weights(torch.where(heard, known, 0.0), self.power)
+            shares[group] = others_count(weights, count(latest) / len(present)) if self.prior else weights
         mixed, overall = mix_groups(shares, groups, latest)
         report = {
             "weights": overall[pairs],
@@ -127,12 +136,30 @@ class FedDWAPlus(Algorithm):
         """The running mean e_i, with the model that has just arrived; its BatchNorm statistics are a mean as well."""
         used = self._averaged(memory, download["model"])
         buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
-        return {name: used[name] for name in download["model"]}, {**memory, "buffers": buffers}
+        model = {name: used[name] for name in download["model"]}
+        return with_prior(model, memory), {**memory, "buffers": buffers}
+
+    def trained(self, upload: State, memory: State) -> Rows:
+        """The local model v_i, with l_i."""
+        return with_prior(upload["model"], memory)
 
     @property
     def _way_on(self) -> tuple[str, ...]:
         """The part of memory with u_i, where it is used."""
         return ("way on",) if self.own else ()
+
+    def _log_frequencies(self, problem: Problem) -> State:
+        """The part of memory with l_i, (N, C), under the name of the head's bias, to which it is added; k = 0: none."""
+        if not self.prior:
+            return {}
+        bias = next((name for name in problem.head if name.endswith("bias")), None)
+        if problem.label_counts is None or bias is None:
+            raise InputError(
+                "--param prior: needs class labels and a model whose last layer is an nn.Linear with a bias; or use 0"
+            )
+        counts = problem.label_counts.double()
+        frequencies = (counts + self.prior / counts.shape[1]) / (counts.sum(1, keepdim=True) + self.prior)
+        return {"prior": {bias: frequencies.log().to(problem.initial[bias])}}
 
     def _agreed(self, update: Rows, groups: Mapping[str, list[str]], coherence: Rows) -> Rows:
         """u_i: of every group of parameters as much as the halves agree about it."""
@@ -147,6 +174,18 @@ class FedDWAPlus(Algorithm):
         now, past = {**memory["buffers"], **model}, memory["average"]
         share = newest_share(self.average, memory["rounds"]["taken"])
         return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
+
+
+def with_prior(model: Rows, memory: State, times: int = 1) -> Rows:
+    """The model with l_i added, so many times, where there is one."""
+    prior = memory.get("prior", {})
+    return {name: value + times * prior[name] if name in prior else value for name, value in model.items()}
+
+
+def others_count(weights: Tensor, times: float) -> Tensor:
+    """P (N, N) in which others count so many times what they did."""
+    counted = (times * weights).diagonal_scatter(weights.diagonal())
+    return counted / counted.sum(1, keepdim=True)
 
 
 def newest_share(recent: float, before: Tensor) -> Tensor:

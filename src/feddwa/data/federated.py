@@ -63,11 +63,16 @@ class FederatedData:
         return Batch(x, y.to(dtype) if y.is_floating_point() else y)
 
     def label_counts(self) -> Tensor | None:
-        """(N, C) training samples of every client by class, on the CPU; None where targets are not classes."""
+        """(N, C) training samples of every client by class, those set apart among them, on the CPU.
+
+        None where targets are not classes.
+        """
         if self.y.ndim != 1 or self.y.is_floating_point() or self.classes < 1:
             return None
-        train = self.splits["train"]
-        own = zip(train.index, train.sizes.tolist(), strict=True)
+        return torch.stack([self._counts(split) for name, split in self.splits.items() if name != "test"]).sum(0)
+
+    def _counts(self, split: Split) -> Tensor:
+        own = zip(split.index, split.sizes.tolist(), strict=True)
         return torch.stack([torch.bincount(self.y[row[:size]], minlength=self.classes) for row, size in own]).cpu()
 
     def hold_out(self, share: float, rng: np.random.Generator) -> "FederatedData":
