@@ -79,11 +79,12 @@ ABLATIONS = {
             "FedDWA per tensor, over everybody": "feddwa top_k=20 granularity=tensor",
             "FedDWA per layer, over everybody, two guidance epochs":
                 "feddwa top_k=20 granularity=layer guidance_epochs=2",
-            "FedDWA+ (per layer, q = 2)": "feddwa_plus",
+            "FedDWA+ (per layer, q = 2, k = 200)": "feddwa_plus",
             "FedDWA+ for the whole model": "feddwa_plus granularity=model",
             "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
-            "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
-            "FedDWA+ with class frequencies as well (k = 200)": "feddwa_plus own=1.0 prior=200.0",
+            "FedDWA+ with q = 1": "feddwa_plus power=1.0",
+            "FedDWA+ with k = 20": "feddwa_plus prior=20.0",
+            "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
         },
     ),
     "weights": Ablation(
@@ -96,13 +97,11 @@ ABLATIONS = {
             "FedDWA per tensor, over everybody": "feddwa top_k=20 granularity=tensor",
             "FedDWA per layer, over everybody, two guidance epochs":
                 "feddwa top_k=20 granularity=layer guidance_epochs=2",
-            "FedDWA+ (per layer, q = 2)": "feddwa_plus",
+            "FedDWA+ (per layer, q = 2, k = 200)": "feddwa_plus",
             "FedDWA+ for the whole model": "feddwa_plus granularity=model",
-            "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
-            "FedDWA+ with q = 1.5": "feddwa_plus power=1.5",
             "FedDWA+ with q = 1": "feddwa_plus power=1.0",
-            "FedDWA+ with its own way on (o = 1)": "feddwa_plus own=1.0",
-            "FedDWA+ with class frequencies as well (k = 200)": "feddwa_plus own=1.0 prior=200.0",
+            "FedDWA+ with k = 20": "feddwa_plus prior=20.0",
+            "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
         },
     ),
     "federation": Ablation(

@@ -6,9 +6,17 @@ import torch
 
 from feddwa.algorithms import FedDWAPlus
 from feddwa.algorithms.base import Problem
-from feddwa.algorithms.feddwa_plus import HALVES, best_partner, cosines, mean, mutual_cosines, others_count, whole
+from feddwa.algorithms.feddwa_plus import (
+    HALVES,
+    best_partner,
+    cosines,
+    mean,
+    mutual_cosines,
+    others_count,
+    whole,
+    with_prior,
+)
 from feddwa.engine.rows import tensors
-from feddwa.errors import InputError
 from tests.algorithms.conftest import federation, models
 from tests.conftest import conv_net, small_data
 
@@ -71,17 +79,24 @@ def test_the_halves_take_turns_in_coming_first():
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @pytest.mark.parametrize("average", [0.0, 0.25, 1.0])
 def test_the_model_in_use_is_a_mean_of_those_received(average, participation):
-    """With s = 1 of all of them, with s = 0 the last; in between the newest of t counts 1 / (1 + s (t - 1))."""
+    """With s = 1 of all of them, with s = 0 the last; in between the newest of t counts 1 / (1 + s (t - 1)).
+
+    Each with the way on that the client knew of then, and all with its class frequencies.
+    """
     run = federation(FedDWAPlus(average=average), participation=participation)
     received = [[] for _ in range(run.clients)]
+
+    def ahead(models, client):
+        return {name: value[client] + run.memory["way on"][name][client] for name, value in models.items()}
+
     for _ in range(4):
-        cohort = run._cohort(run.round + 1)
-        for client in cohort.ids.tolist():
-            received[client].append({name: value[client] for name, value in run.server["model"].items()})
+        cohort, arrived = run._cohort(run.round + 1), run.server["model"]
         run.step()
-    used = models(run)["model"]
+        for client in cohort.ids.tolist():
+            received[client].append(ahead(arrived, client))
+    used = with_prior(models(run)["model"], run.memory, -1)
     for client, past in enumerate(received):
-        now = {name: value[client] for name, value in run.server["model"].items()}
+        now = ahead(run.server["model"], client)
         for name, value in used.items():
             mean = torch.zeros_like(now[name])
             for t, model in enumerate([*past, now]):
@@ -127,7 +142,8 @@ def test_others_count_for_those_who_are_absent():
 
 def test_even_classes_are_no_prior():
     """With ever more samples of even classes l_i is the same for all of them, and a softmax does not see it."""
-    run, plain = (federation(FedDWAPlus(own=1.0, prior=prior)) for prior in (1e15, 0.0))
+    run, plain = federation(FedDWAPlus(prior=1e15)), federation(FedDWAPlus())
+    plain.memory = {**plain.memory, "prior": {}}
     for _ in range(3):
         torch.testing.assert_close(run.step().info, plain.step().info, rtol=1e-6, atol=1e-8)
     used, without = models(run)["model"], models(plain)["model"]
@@ -146,14 +162,15 @@ def test_the_prior_stays_at_home():
     torch.testing.assert_close(models(run)["model"][bias], run.server["model"][bias] + logs)
 
 
-def test_a_prior_needs_classes_and_a_bias():
+def test_without_classes_or_a_bias_there_is_no_prior():
     initial, sizes = {"head.weight": torch.zeros(3, 2), "head.bias": torch.zeros(3)}, torch.tensor([4, 4])
-    counts = torch.tensor([[4, 0, 0], [1, 1, 2]])
-    for known, head in ((None, tuple(initial)), (counts, ("head.weight",)), (counts, ())):
-        problem = Problem(initial, 2, sizes, known, head)
-        with pytest.raises(InputError, match="--param prior: needs class labels and a model whose last layer"):
-            FedDWAPlus(prior=1.0).setup(problem)
-        assert "prior" not in FedDWAPlus().setup(problem)[1]
+    counts = torch.tensor([[4, 0], [1, 3]])
+    one_too_many = torch.tensor([[4, 0, 0, 0], [1, 1, 1, 1]])
+    whole_head = tuple(initial)
+    for known, head in ((None, whole_head), (counts, ("head.weight",)), (counts, ()), (one_too_many, whole_head)):
+        assert FedDWAPlus().setup(Problem(initial, 2, sizes, known, head))[1]["prior"] == {}
+    prior = FedDWAPlus(prior=6.0).setup(Problem(initial, 2, sizes, counts, whole_head))[1]["prior"]
+    torch.testing.assert_close(prior, {"head.bias": torch.tensor([[0.6, 0.2, 0.2], [0.3, 0.5, 0.2]]).log()})
 
 
 def test_what_is_set_apart_of_the_training_data_counts_for_its_classes():

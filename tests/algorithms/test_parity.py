@@ -21,8 +21,8 @@ VARIANTS = {
     "feddwa-far": FedDWA(3, guidance_epochs=2),
     "feddwa-layer": FedDWA(3, granularity="layer"),
     "feddwa-sketch": FedDWA(3, granularity="tensor", sketch=64),
-    "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor", own=0.5),
-    "feddwa_plus-model": FedDWAPlus(granularity="model", prior=30.0),
+    "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor"),
+    "feddwa_plus-model": FedDWAPlus(granularity="model", prior=1.0),
 }
 
 

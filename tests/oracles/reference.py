@@ -417,7 +417,7 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, average, granularity, own, prior):
+def feddwa_plus(task, power, average, granularity, prior):
     groups = parameter_groups(task, granularity)
     logs = [_log_frequencies(task, i, prior) for i in range(task.n)]
     way_on = [np.zeros_like(task.initial)] * task.n
@@ -437,7 +437,7 @@ def feddwa_plus(task, power, average, granularity, own, prior):
                     began[i][half] = v - w[i]
             trained[i] = v
             way_on[i] = _believed(v - w[i], groups, [began[i].get(half, np.zeros_like(v)) for half in order])
-            received[i].append(w[i] + own * way_on[i])
+            received[i].append(w[i] + way_on[i])
         new = [np.zeros_like(task.initial) for _ in range(task.n)]
         overall = np.zeros((len(cohort), len(cohort)))
         for g, part in enumerate(groups):
@@ -461,8 +461,7 @@ def feddwa_plus(task, power, average, granularity, own, prior):
                 known[i] = 2 / (1 + 1 / known[i]) if known[i] else 0.0
                 known[i] = max(known.values())
                 raised = {j: value**power for j, value in known.items()}
-                if prior:
-                    raised = {j: value if j == i else value * task.n / len(cohort) for j, value in raised.items()}
+                raised = {j: value if j == i else value * task.n / len(cohort) for j, value in raised.items()}
                 if sum(raised.values()) == 0:
                     raised[i] = 1.0
                 shares = {j: value / sum(raised.values()) for j, value in raised.items()}
@@ -470,7 +469,7 @@ def feddwa_plus(task, power, average, granularity, own, prior):
                 if i in cohort:
                     overall[cohort.index(i)] += [shares.get(j, 0.0) * len(part) / len(task.initial) for j in cohort]
         w = new
-        arrived = [model + own * more for model, more in zip(w, way_on, strict=True)]
+        arrived = [model + more for model, more in zip(w, way_on, strict=True)]
         used = [_running_mean([*past, now], average) for past, now in zip(received, arrived, strict=True)]
         yield Round(
             [_with_bias(task, model, more) for model, more in zip(used, logs, strict=True)],
@@ -480,10 +479,10 @@ def feddwa_plus(task, power, average, granularity, own, prior):
 
 
 def _log_frequencies(task, i, prior):
-    """Of the client's classes, with so many samples of even classes besides; nothing where there are none."""
+    """Of the client's classes, with so many samples of even classes besides."""
     rows = np.concatenate([task.rows[half][i] for half in ("train", "validation")])
     counts = np.bincount(task.y[rows], minlength=task.classes) + prior / task.classes
-    return np.log(counts / counts.sum()) if prior else np.zeros(task.classes)
+    return np.log(counts / counts.sum())
 
 
 def _with_bias(task, v, more):

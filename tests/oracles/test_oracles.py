@@ -97,11 +97,11 @@ CASES = {
     },
     **{
         f"feddwa_plus-{granularity}": (
-            FedDWAPlus(power, average, granularity, own, prior), reference.feddwa_plus,
-            {"power": power, "average": average, "granularity": granularity, "own": own, "prior": prior},
+            FedDWAPlus(power, average, granularity, prior), reference.feddwa_plus,
+            {"power": power, "average": average, "granularity": granularity, "prior": prior},
         )
-        for granularity, power, average, own, prior in [
-            ("model", 3.0, 0.0, 0.0, 0.0), ("layer", 2.0, 0.1, 1.0, 20.0), ("tensor", 1.5, 1.0, 0.5, 0.0)
+        for granularity, power, average, prior in [
+            ("model", 3.0, 0.0, 200.0), ("layer", 2.0, 0.1, 20.0), ("tensor", 1.5, 1.0, 1.0)
         ]
     },
 }  # fmt: skip

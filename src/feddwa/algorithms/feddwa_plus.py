@@ -9,17 +9,20 @@ model w_i for an epoch, on one half of its data and then on the other, to the lo
     c_ii = cos(a_i, b_i)                  agreement with itself, for the same reason between its two halves
     s_i  = max over j != i of max(c_ij, 0)                                           what a round has to say to i
     A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
-    p_ij ~ max(A_ij, 0)^q                 normalised, with A_ii at least max over j of A_ij
+    p_ij ~ max(A_ij, 0)^q                 with A_ii at least max over j of A_ij; N / m times for the m others present
     w_i  = sum_j p_ij v_j                 over who is present, and i itself                                  (Eq. 8)
-    e_i  = running mean of w_i + o u_i    over i's rounds: the model that i uses
     u_i  = 2 c_ii / (1 + c_ii) d_i        of i's latest round: what both halves of its data agree on
+    e_i  = running mean of w_i + u_i      over i's rounds: the model that i uses
+
+all but the mean for every layer by itself, and for absent clients too, with w_i in place of v_i. Where outputs stand
+for classes, i trains and uses its models with l_i added to the outputs, and sends them without:
+
     l_i  = log of the class frequencies of i, as if it had k more samples, as many of every class
 
-all but the mean for every layer by itself, and for absent clients too, with w_i in place of v_i. To first order
-<d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion that speaks of
-loss and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement becomes even,
-and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about updates, so
-models that have grown apart may still find together.
+To first order <d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion
+that speaks of loss and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement
+becomes even, and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about
+updates, so models that have grown apart may still find together.
 
 The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
@@ -28,12 +31,12 @@ of two whole epochs. A round counts as far as anybody agrees with i in it: where
 rest, their updates cancel, and what is left to each is noise and its own way back, which would tell them to part. The
 running mean is over about the last share r of the rounds: the t-th model counts 1 / (1 + r (t - 1)).
 
-With k > 0 a client trains and uses its outputs + l_i, and sends its model without: how many samples it has of which
-class is no longer a matter of the model, so that label skew is less to disagree about. Then those present count for
-those absent as well: p_ij, for j other than i, N / m times.
+With l_i, how many samples a client has of which class is no longer a matter of the model, so that label skew is less
+to disagree about. Mixing may then be as wide when few are present, who therefore count for those absent as well. What
+is left of a client's own, and worth keeping, is u_i.
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held back, nothing looks ahead; a client remembers three models, with o > 0 four. Our own; not in the paper.
+held back, nothing looks ahead; a client remembers four models. Our own; not in the paper.
 """
 
 import math
@@ -42,13 +45,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products, scale
 from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
 from feddwa.engine.trainer import Trainer
-from feddwa.errors import InputError, require
+from feddwa.errors import require
 from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
 
 HALVES = ("train", "validation")  # the splits, and what is remembered of each: the last update that began with it
@@ -56,25 +60,24 @@ HALVES = ("train", "validation")  # the splits, and what is remembered of each: 
 
 @dataclass(frozen=True)
 class FedDWAPlus(Algorithm):
-    """FedDWA+ with the values that were chosen on digits."""
+    """FedDWA+ with the values that were chosen on digits and CIFAR-10."""
 
     title = "FedDWA+"
     summary = "mixes with those whose updates agree, layer by layer"
     traffic = "1 + 1"
     cost = "1"
     validation = 0.5  # the other half: trained on as well
+    costless = ("power", "average", "granularity", "prior")
 
     power: float = 2.0  # q: how sharply agreement turns into weight
     average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
     granularity: Granularity = "layer"  # parameters that get their weights together
-    own: float = 0.0  # o: how much of u_i, its own way on from w_i, a client adds to the model that it uses
-    prior: float = 0.0  # k: samples of even classes beside its own in l_i; 0: outputs as they are, without l_i
+    prior: float = 200.0  # k: samples of even classes beside its own in l_i; ever more of them: without l_i
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
         require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
-        require(0 <= self.own <= 1, "--param own", self.own, "from 0 to 1")
-        require(0 <= self.prior < math.inf, "--param prior", self.prior, "a finite number of at least 0")
+        require(0 < self.prior < math.inf, "--param prior", self.prior, "a finite number above 0")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
@@ -84,9 +87,9 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average = repeat({**problem.initial, **statistics}, n)
         rounds = {"taken": torch.zeros(n, dtype=torch.float64)}
-        own: State = {"average": average, "rounds": rounds, **self._log_frequencies(problem)}
+        own: State = {"average": average, "rounds": rounds, "prior": log_frequencies(problem, self.prior)}
         server = {"model": repeat(problem.initial, n), "agreement": nothing, "news": nothing}
-        return server, {**own, **dict.fromkeys((*HALVES, *self._way_on), still)}
+        return server, {**own, **dict.fromkeys((*HALVES, "way on"), still)}
 
     def download(self, server: State, cohort: Cohort) -> State:
         """The client's own personalised model w_i."""
@@ -103,9 +106,10 @@ class FedDWAPlus(Algorithm):
         coherence = {
             group: cosines(*(part_of(halves[half], names) for half in HALVES)) for group, names in groups.items()
         }
-        way_on = {part: self._agreed(difference(both["model"], start), groups, coherence) for part in self._way_on}
-        average, taken = self._averaged({**before, **way_on}, download["model"]), before["rounds"]["taken"] + 1
-        known = {**memory, **halves, **way_on, "average": average, "rounds": {"taken": taken}}
+        way_on = agreed(difference(both["model"], start), groups, coherence)
+        average = self._averaged({**before, "way on": way_on}, download["model"])
+        rounds = {"taken": before["rounds"]["taken"] + 1}
+        known = {**memory, **halves, "way on": way_on, "average": average, "rounds": rounds}
         return {"model": with_prior(both["model"], memory, -1), "coherence": coherence}, known
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
@@ -124,7 +128,7 @@ class FedDWAPlus(Algorithm):
             news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
             known = whole(mean(agreement[group], news[group]))
             weights = agreement_weights(torch.where(heard, known, 0.0), self.power)
-            shares[group] = others_count(weights, count(latest) / len(present)) if self.prior else weights
+            shares[group] = others_count(weights, count(latest) / len(present))
         mixed, overall = mix_groups(shares, groups, latest)
         report = {
             "weights": overall[pairs],
@@ -143,43 +147,38 @@ class FedDWAPlus(Algorithm):
         """The local model v_i, with l_i."""
         return with_prior(upload["model"], memory)
 
-    @property
-    def _way_on(self) -> tuple[str, ...]:
-        """The part of memory with u_i, where it is used."""
-        return ("way on",) if self.own else ()
-
-    def _log_frequencies(self, problem: Problem) -> State:
-        """The part of memory with l_i, (N, C), under the name of the head's bias, to which it is added; k = 0: none."""
-        if not self.prior:
-            return {}
-        bias = next((name for name in problem.head if name.endswith("bias")), None)
-        if problem.label_counts is None or bias is None:
-            raise InputError(
-                "--param prior: needs class labels and a model whose last layer is an nn.Linear with a bias; or use 0"
-            )
-        counts = problem.label_counts.double()
-        frequencies = (counts + self.prior / counts.shape[1]) / (counts.sum(1, keepdim=True) + self.prior)
-        return {"prior": {bias: frequencies.log().to(problem.initial[bias])}}
-
-    def _agreed(self, update: Rows, groups: Mapping[str, list[str]], coherence: Rows) -> Rows:
-        """u_i: of every group of parameters as much as the halves agree about it."""
-        parts = (scale(in_whole(coherence[group]), part_of(update, names)) for group, names in groups.items())
-        agreed = {name: value for part in parts for name, value in part.items()}
-        return {name: agreed[name] for name in update}
-
     def _averaged(self, memory: State, model: Rows) -> Rows:
-        """The mean with a model and the statistics of now."""
-        for part in self._way_on:
-            model = {name: value + self.own * memory[part][name] for name, value in model.items()}
-        now, past = {**memory["buffers"], **model}, memory["average"]
+        """The mean with a model, the client's way on from it, and the statistics of now."""
+        ahead = {name: value + memory["way on"][name] for name, value in model.items()}
+        now, past = {**memory["buffers"], **ahead}, memory["average"]
         share = newest_share(self.average, memory["rounds"]["taken"])
         return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
 
 
+def log_frequencies(problem: Problem, prior: float) -> Rows:
+    """l_i (N, C) under the name of the head's bias, to which it is added; nothing where outputs are no classes."""
+    bias = next((name for name in problem.head if name.endswith("bias")), None)
+    if problem.label_counts is None or bias is None:
+        return {}
+    unseen = len(problem.initial[bias]) - problem.label_counts.shape[1]  # outputs for classes that nobody has
+    if unseen < 0:
+        return {}
+    counts = F.pad(problem.label_counts.double(), (0, unseen))
+    frequencies = (counts + prior / counts.shape[1]) / (counts.sum(1, keepdim=True) + prior)
+    return {bias: frequencies.log().to(problem.initial[bias])}
+
+
 def with_prior(model: Rows, memory: State, times: int = 1) -> Rows:
-    """The model with l_i added, so many times, where there is one."""
-    prior = memory.get("prior", {})
+    """The model with l_i added so many times."""
+    prior = memory["prior"]
     return {name: value + times * prior[name] if name in prior else value for name, value in model.items()}
+
+
+def agreed(update: Rows, groups: Mapping[str, list[str]], coherence: Rows) -> Rows:
+    """u_i: of every group of parameters as much as the halves agree about it."""
+    parts = (scale(in_whole(coherence[group]), part_of(update, names)) for group, names in groups.items())
+    kept = {name: value for part in parts for name, value in part.items()}
+    return {name: kept[name] for name in update}
 
 
 def others_count(weights: Tensor, times: float) -> Tensor:
