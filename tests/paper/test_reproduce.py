@@ -87,7 +87,7 @@ def test_a_half_done_table_goes_on(done, tmp_path):
 def test_an_interrupted_cell_goes_on(done, tmp_path, monkeypatch):
     """Stopped in the second of two rounds, it goes on from the checkpoint after the first and ends the same."""
     folder, _, _ = done
-    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setitem(run.CHECKPOINT_EVERY, "cpu", 1)
     trained, one = [], {"columns": ["cifar10/practical1"], "methods": ["feddwa"], "seeds": (0,), "results": tmp_path}
 
     def stop(line):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from feddwa import checkpoint, experiment, runs
+from feddwa.build import choose_device
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
@@ -22,7 +23,7 @@ from feddwa.data.task import Task
 from feddwa.paper.store import Record, code_version, settings
 
 Observer = Callable[[dict[str, Any]], None]
-CHECKPOINT_EVERY = 25  # rounds
+CHECKPOINT_EVERY = {"cpu": 25, "cuda": 0}  # rounds; on a GPU writing gigabytes would take longer than to begin again
 KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are kept, besides the last
 PAIRWISE = ("feddwa", "feddwa_plus", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
 TOP = 5  # partners that are looked at, the client itself among them
@@ -49,11 +50,10 @@ def run_stack(
     """Train seeds of a cell, or of several that train alike, as one stack of rows: outcomes in the order of configs.
 
     `task_of` gives a run's data, `work_of` the run directory in which it is at work, removed when it is done. A run
-    that was interrupted goes on from its last checkpoint.
+    that was interrupted goes on from its last checkpoint, where there are any.
     """
-    runs_of = [
-        dataclasses.replace(config, checkpoint_every=CHECKPOINT_EVERY, out=str(work_of(config))) for config in configs
-    ]
+    every = CHECKPOINT_EVERY[choose_device(configs[0].device).type]
+    runs_of = [dataclasses.replace(config, checkpoint_every=every, out=str(work_of(config))) for config in configs]
     begun = [own for own in runs_of if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
     for own in runs_of:
         if own not in begun:
