@@ -1,7 +1,7 @@
 """The experiments of docs/beyond.md: FedDWA+ beside other methods under label skew and concept shift.
 
 python benchmarks/beyond.py --dataset cifar10 --time-limit 400    run what is missing, the most telling cells first
-python benchmarks/beyond.py --dataset digits --seeds 30 31 32 33 34
+python benchmarks/beyond.py --dataset digits --seeds 40 41 42 43 44
 python benchmarks/beyond.py --ablations weights federation        what the parts are worth
 python benchmarks/beyond.py --tolerances                          measure those of ClusterFL
 python benchmarks/beyond.py --page                                write the tables of docs/beyond.md from what is there
