@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import feddwa
 from feddwa import FedDWA, InputError
+from feddwa.algorithms import ALGORITHMS
 from feddwa.build import load_task
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.task import from_arrays
@@ -126,6 +127,19 @@ def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
         for name, value in found.models.items():
             torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
         assert sorted(os.listdir(f"stack-{config.seed}")) == sorted(os.listdir(f"alone-{config.seed}"))
+
+
+@pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.costless])
+def test_hyper_parameters_that_training_costs_nothing_are_one_stack(algorithm):
+    values = {"top_k": 2, "granularity": "model", "power": 1.0, "average": 0.5, "prior": 20.0}
+    params = [f"{algorithm}.{name}={values[name]}" for name in ALGORITHMS[algorithm].costless]
+    shared = {"algorithm": algorithm, "clients": 4, "rounds": 3, "partition": "dirichlet"}
+    configs = [RunConfig(**shared, param=(value,), out=f"stack-{value}").resolved() for value in params]
+    task = load_task(configs[0])
+    for config, found in zip(configs, run_tasks(configs, [task] * len(configs)), strict=True):
+        alone = feddwa.run(config, out=f"alone-{config.out}")
+        for name, value in found.models.items():
+            torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
 
 
 def test_seeds_that_were_interrupted_go_on_as_one_stack():
