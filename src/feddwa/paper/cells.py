@@ -190,6 +190,6 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
                 progress.made += 1
                 accuracy = outcome.lines[-1]["before"]["all"]
                 tell(f"{runs[config].name}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
-    except (InputError, RuntimeError) as error:
+    except (InputError, RuntimeError, OSError) as error:  # bad options, a GPU or a disk that is full
         progress.failed.append(f"{_title(stack)}: failed: {error}")
     return progress
