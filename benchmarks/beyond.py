@@ -29,7 +29,7 @@ from feddwa.errors import InputError, unknown
 from feddwa.paper.calibrate import update_norms
 from feddwa.paper.cells import Cell, Schedule, run_cells
 from feddwa.paper.specs import tuned
-from feddwa.paper.store import Store
+from feddwa.paper.store import Record, Store
 
 SETTINGS: dict[str, dict[str, Any]] = {  # by worth: where the paper's method loses, where it wins, where none may lose
     "groups": {"partition": "groups"},
@@ -190,16 +190,16 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
 
 
 def write_page(store: Store) -> None:
-    """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED ... -->, ablation: NAME ..."""
+    """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED ... -->, and the like."""
+    kinds = {"table": _table, "ablation": _ablation, "bytes": _equal_bytes, "flops": _equal_flops}
 
     def table(found: re.Match[str]) -> str:
         kind, name, *seeds = found.group(1).replace(":", "").split()
-        numbers = [int(seed) for seed in seeds]
-        made = (_table if kind == "table" else _ablation)(store, name, numbers)
+        made = kinds[kind](store, name, [int(seed) for seed in seeds])
         return f"<!-- {found.group(1)} -->\n\n{made}\n\n<!-- end -->"
 
     text = PAGE.read_text(encoding="utf-8")
-    new = re.sub(r"<!-- ((?:table|ablation): [\w ]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+    new = re.sub(rf"<!-- ((?:{'|'.join(kinds)}): [\w ]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
     temporary = PAGE.with_suffix(".part")
     temporary.write_text(new, encoding="utf-8")
     os.replace(temporary, PAGE)
@@ -209,9 +209,6 @@ def _table(store: Store, dataset: str, seeds: list[int]) -> str:
     """Accuracy of every method in every setting, mean and standard deviation over seeds; gain over Local below it."""
     settings = settings_of(dataset)
     rows = {name: {s: _results(store, dataset, s, name, seeds) for s in settings} for name in METHODS}
-    for setting in settings:  # with full participation FedAvg_FT is FedAvg after its epoch
-        if not rows["fedavg_ft"][setting] and "participation" not in SETTINGS[setting]:
-            rows["fedavg_ft"][setting] = _results(store, dataset, setting, "fedavg", seeds, "after")
     lines = _lines(settings, {ALGORITHMS[name].title: cells for name, cells in rows.items()})
     gains = [_gain(store, dataset, setting, seeds) for setting in settings]
     lines.append("| FedDWA+ over Local: mean client / worst tenth | " + " | ".join(gains) + " |")
@@ -228,6 +225,40 @@ def _ablation(store: Store, name: str, seeds: list[int]) -> str:
     return "\n".join(_lines(list(chosen.settings), rows))
 
 
+def _equal_bytes(store: Store, dataset: str, seeds: list[int]) -> str:
+    """Accuracy when a client has sent and received what it does in all rounds of FedAvg."""
+    return _at_equal_cost(store, dataset, seeds, lambda record: record["bytes_up"] + record["bytes_down"])
+
+
+def _equal_flops(store: Store, dataset: str, seeds: list[int]) -> str:
+    """The same for what it has computed."""
+    return _at_equal_cost(store, dataset, seeds, lambda record: record["flops"])
+
+
+def _at_equal_cost(store: Store, dataset: str, seeds: list[int], cost: Callable[[Record], float]) -> str:
+    """Mean over seeds, and how many rounds that is."""
+    settings = settings_of(dataset)
+    lines = ["| accuracy, rounds | " + " | ".join(settings) + " |", "| --- |" + " --- |" * len(settings)]
+    budgets = {s: _cost(_records(store, dataset, s, "fedavg", seeds), cost) for s in settings}
+    for name in METHODS:
+        found = {s: _records(store, dataset, s, name, seeds) for s in settings}
+        cells = [_within(found[s], budgets[s] / _cost(found[s], cost)) for s in settings]
+        lines.append(f"| {ALGORITHMS[name].title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cost(records: Mapping[int, Record], cost: Callable[[Record], float]) -> float:
+    """Of a client and round, mean over seeds; next to nothing where it is nothing."""
+    return max(float(np.mean([cost(record) for record in records.values()])), 1e-9)
+
+
+def _within(records: Mapping[int, Record], share: float) -> str:
+    """What has been reached after a share of the rounds; a thousandth too few does not count."""
+    curves = np.array([record["series"]["all"] for record in records.values()])
+    rounds = min(int((curves.shape[1] - 1) * share * 1.001), curves.shape[1] - 1)
+    return f"{curves[:, rounds].mean():.1f}, {rounds}"
+
+
 def _lines(settings: list[str], rows: dict[str, dict[str, dict[int, float]]]) -> list[str]:
     lines = ["| | " + " | ".join(settings) + " |", "| --- |" + " --- |" * len(settings)]
     for label, cells in rows.items():
@@ -236,11 +267,22 @@ def _lines(settings: list[str], rows: dict[str, dict[str, dict[int, float]]]) ->
     return lines
 
 
-def _results(
-    store: Store, dataset: str, setting: str, method: str, seeds: list[int], series: str = "all"
-) -> dict[int, float]:
-    known = {seed: store.find(config_of(dataset, setting, method), seed) for seed in seeds}
-    return {seed: record["series"][series][-1] for seed, record in known.items() if record is not None}
+def _results(store: Store, dataset: str, setting: str, method: str, seeds: list[int]) -> dict[int, float]:
+    known = _records(store, dataset, setting, method, seeds)
+    return {seed: record["series"]["all"][-1] for seed, record in known.items()}
+
+
+def _records(store: Store, dataset: str, setting: str, method: str, seeds: list[int]) -> dict[int, Record]:
+    """By seed. With full participation FedAvg_FT is FedAvg after its epoch, and need not have been run."""
+    known = ((seed, store.find(config_of(dataset, setting, method), seed)) for seed in seeds)
+    found = {seed: record for seed, record in known if record is not None}
+    if found or method != "fedavg_ft" or "participation" in SETTINGS[setting]:
+        return found
+    trained = _records(store, dataset, setting, "fedavg", seeds)
+    return {
+        seed: {**record, "series": {"all": [float("nan"), *record["series"]["after"]]}}
+        for seed, record in trained.items()
+    }
 
 
 def _cell(values: list[float]) -> str:

@@ -73,6 +73,12 @@ def test_the_tables_of_the_page_are_those_of_the_results(tmp_path, monkeypatch):
     assert page.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize(("share", "rounds"), [(2 / 3, 66), (0.5, 50), (0.99999, 100), (0.99, 99), (1e12, 100)])
+def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds):
+    records = {seed: {"series": {"all": [seed + number for number in range(101)]}} for seed in (0, 1)}
+    assert script("beyond")._within(records, share) == f"{rounds + 0.5:.1f}, {rounds}"
+
+
 def test_what_stands_behind_a_method_is_its_own_or_the_runs():
     beyond = script("beyond")
     config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 top_k=20")
