@@ -23,7 +23,7 @@ from feddwa.data.task import Task
 from feddwa.paper.store import Record, code_version, settings
 
 Observer = Callable[[dict[str, Any]], None]
-# Rounds. On a GPU none: a stack is done in minutes there, and the state of fifteen runs of a hundred clients is 26 GB.
+# Rounds. On a GPU none: a stack is done in minutes there, and the state of fifteen runs of a hundred clients is 36 GB.
 CHECKPOINT_EVERY = {"cpu": 25, "cuda": 0}
 KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are kept, besides the last
 PAIRWISE = ("feddwa", "feddwa_plus", "fedfomo", "l2c", "fedamp")  # methods whose weights are about pairs of clients
