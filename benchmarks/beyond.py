@@ -239,10 +239,13 @@ def _at_equal_cost(store: Store, dataset: str, seeds: list[int], cost: Callable[
     """Mean over seeds, and how many rounds that is."""
     settings = settings_of(dataset)
     lines = ["| accuracy, rounds | " + " | ".join(settings) + " |", "| --- |" + " --- |" * len(settings)]
-    budgets = {s: _cost(_records(store, dataset, s, "fedavg", seeds), cost) for s in settings}
+    measure = {s: _records(store, dataset, s, "fedavg", seeds) for s in settings}
     for name in METHODS:
         found = {s: _records(store, dataset, s, name, seeds) for s in settings}
-        cells = [_within(found[s], budgets[s] / _cost(found[s], cost)) for s in settings]
+        cells = [
+            _within(found[s], _cost(measure[s], cost) / _cost(found[s], cost)) if measure[s] and found[s] else "-"
+            for s in settings
+        ]
         lines.append(f"| {ALGORITHMS[name].title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -73,6 +73,15 @@ def test_the_tables_of_the_page_are_those_of_the_results(tmp_path, monkeypatch):
     assert page.read_text(encoding="utf-8") == text
 
 
+def test_without_results_the_page_has_empty_tables(tmp_path, monkeypatch):
+    beyond = script("beyond")
+    page = tmp_path / "beyond.md"
+    page.write_text((ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(beyond, "PAGE", page)
+    beyond.write_page(Store(tmp_path / "nothing"))
+    assert "| FedRoD | - | - | - | - | - | - |" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("share", "rounds"), [(2 / 3, 66), (0.5, 50), (0.99999, 100), (0.99, 99), (1e12, 100)])
 def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds):
     records = {seed: {"series": {"all": [seed + number for number in range(101)]}} for seed in (0, 1)}
