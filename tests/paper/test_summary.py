@@ -56,6 +56,18 @@ def test_a_cell_in_numbers(tmp_path):
     assert summarise(TABLE1, PATHOLOGICAL, ROWS["fedavg"], store) is None
 
 
+def test_models_out_of_local_training_have_no_numbers_of_others(tmp_path):
+    store, chosen = Store(tmp_path), specs.experiment("guidance-vs-personal")
+    column = next(each for each in chosen.columns if each.name == "cifar10/practical1")
+    guidance, personal = chosen.rows
+    put(store, chosen, column, personal, 0, [10, 91, 90], clients=[80, 70, 60])
+    after, before = (summarise(chosen, column, row, store) for row in (guidance, personal))
+    assert (after.measured.mean, after.best, after.last, after.gain) == (92, None, None, None)
+    assert (before.measured.mean, before.best.mean, before.last.mean) == (91, 91, 90)
+    [detail] = [table for table in tables_of(chosen, store) if table.title == column.name]
+    assert detail.rows[0][2:8] == ("92.00*", "", "", "", "", "")
+
+
 def test_who_is_first_is_said_whoever_it_is(tmp_path):
     store = Store(tmp_path)
     for seed, noise in enumerate((0.0, 1.0, -1.0)):

@@ -84,21 +84,24 @@ def _style(number: int, method: str = "") -> dict[str, Any]:
 
 
 def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
-    """One line a column: the best round over what the rows vary, with the spread over seeds."""
+    """A panel a column: the best round over what the rows vary, with the spread over seeds; points are alike in all."""
     found = _summaries(experiment, store, scale)
     if not found:
         return {}
-    figure, (axis,) = _panels(1, 5.6, 3.6)
-    for number, (column, cells) in enumerate(found.items()):
+    figure, axes = _panels(len(found), height=2.8, per_row=2)
+    for (column, cells), axis in zip(found.items(), axes, strict=True):
         x = [int(row.param[-1].partition("=")[2]) for row in cells]
         spreads = [summary.measured for summary in cells.values()]
-        errors = [spread.std or 0 for spread in spreads]
-        means = [spread.mean for spread in spreads]
-        axis.errorbar(x, means, errors, marker="o", markersize=3, capsize=2, label=column.name, **_style(number))
-    axis.set_xlabel(experiment.axis)
-    axis.set_ylabel("accuracy, % (paper's metric, best round)")
-    axis.set_xticks(sorted({int(row.param[-1].partition("=")[2]) for row in experiment.rows}))
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        means, errors = [spread.mean for spread in spreads], [spread.std or 0 for spread in spreads]
+        axis.errorbar(x, means, errors, marker="o", markersize=3, capsize=2, **_style(0))
+        axis.set_title(column.name, fontsize=10)
+        axis.set_xlabel(experiment.axis)
+        axis.set_ylabel("accuracy, %")
+        axis.set_xticks(x)
+    limits = [axis.get_ylim() for axis in axes]
+    half = max(top - bottom for bottom, top in limits) / 2
+    for axis, (bottom, top) in zip(axes, limits, strict=True):
+        axis.set_ylim((bottom + top) / 2 - half, (bottom + top) / 2 + half)
     return {"": figure}
 
 

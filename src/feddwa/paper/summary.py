@@ -56,11 +56,11 @@ class Gain:
 
 @dataclass(frozen=True)
 class Summary:
-    """A cell over its seeds. Accuracies are percent."""
+    """A cell over its seeds. Accuracies are percent. Best, last and gain: None where other models are measured."""
 
     measured: Spread  # the row's series, best round: the paper's metric
-    best: Spread  # all clients, unweighted, best round
-    last: Spread  # all clients, unweighted, the models that the run delivers
+    best: Spread | None  # all clients, unweighted, best round
+    last: Spread | None  # all clients, unweighted, the models that the run delivers
     gain: Gain | None
     mib: float  # up and down, per participating client and round
     gflops: float  # of a participating client's local training a round
@@ -75,12 +75,13 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
     if not records:
         return None
     alone = _records(experiment, column, Row("local", ""), store, scale) if row.method != "local" else {}
-    last = {seed: record["series"]["all"][-1] for seed, record in records.items()}
+    everybody = {seed: record["series"]["all"] for seed, record in records.items()}
+    delivered = row.series == "paper"  # the models of `all`, not those that come out of local training
     return Summary(
         measured=Spread({seed: max(_known(record["series"][row.series])) for seed, record in records.items()}),
-        best=Spread({seed: max(_known(record["series"]["all"])) for seed, record in records.items()}),
-        last=Spread(last),
-        gain=gain_over(records, alone),
+        best=Spread({seed: max(_known(series)) for seed, series in everybody.items()}) if delivered else None,
+        last=Spread({seed: series[-1] for seed, series in everybody.items()}) if delivered else None,
+        gain=gain_over(records, alone) if delivered else None,
         mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
         gflops=_mean(record["flops"] for record in records.values()) / GIGA,
         seconds=_mean(record["seconds"] for record in records.values()),

@@ -102,8 +102,9 @@ def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
     joined = (
         ("", "", "") if gain is None else (f"{gain.mean:+.2f}", f"{gain.worst_decile:+.2f}", f"{gain.losers:.0f} %")
     )
+    everybody = ["" if spread is None else f"{spread:.2f}" for spread in (summary.best, summary.last)]
     return (
-        f"{summary.measured:.2f}" + "*" * first, f"{summary.best:.2f}", f"{summary.last:.2f}", *joined,
+        f"{summary.measured:.2f}" + "*" * first, *everybody, *joined,
         f"{summary.mib:.2f}", f"{summary.gflops:.1f}", f"{summary.seconds:.0f}",
     )  # fmt: skip
 
@@ -218,7 +219,7 @@ def _vector(p: object) -> str:
 _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "table": _grids,
     "grid": _grids,
-    "sweep": overviews,
+    "sweep": _grids,
     "curves": overviews,
     "similarity": _similarity,
     "spread": _spread,
