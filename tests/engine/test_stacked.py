@@ -59,6 +59,20 @@ def test_convolution(channels, outputs, geometry, form, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_convolution_without_bias_of_weights_in_any_order(ordered, form, monkeypatch):
+    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 4, 16, 9, 8), torch.randn(3, 5, 16, 3, 2)
+    laid = weight.movedim(2, -1).contiguous().movedim(-1, 2) if ordered else weight
+    ours = torch.vmap(lambda *own: grads(lambda x, w: conv2d(x, w, stride=2, padding=1), *own))(x, laid)
+    for client in range(3):
+        theirs = grads(lambda x, w: F.conv2d(x, w, stride=2, padding=1), x[client], weight[client])
+        for mine, yours in zip(ours, theirs, strict=True):
+            assert close(mine[client], yours)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_convolution_of_shared_images(form, monkeypatch):
     monkeypatch.setattr(stacked_conv, "form", lambda x: form)
     x, weight = torch.randn(4, 2, 6, 6), torch.randn(3, 5, 2, 3, 3)

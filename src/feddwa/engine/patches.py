@@ -6,11 +6,12 @@ from torch.nn import functional as F
 from feddwa.engine.forms import Geometry, Wanted
 
 
-def conv(x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """(m, B, C, H, W), (m, O, C, kh, kw), (m, O) -> (m, B, O, H', W'), and the patches for the way back."""
     patches = _patches(x, weight, geometry)
     columns = patches.flatten(1, 3).flatten(2)  # (m, C kh kw, B L)
-    out = (weight.flatten(2) @ columns).add_(bias.unsqueeze(2))  # (m, O, B L)
+    out = weight.flatten(2) @ columns  # (m, O, B L)
+    out = out if bias is None else out.add_(bias.unsqueeze(2))
     return out.unflatten(2, patches.shape[4:]).transpose(1, 2), columns
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from feddwa.engine.forms import form
 from feddwa.engine.record import RECORD_AFTER, record
 
 Flat = Sequence[Tensor]
@@ -52,12 +53,11 @@ class Program:
         m = self._loaded = self._moving = len(work[0])
         if not work[0].is_cuda:
             self._finished = []
-            self.work = [value.clone(memory_format=torch.contiguous_format) for value in work]
+            self.work = [_room(value).copy_(value) for value in work]
             self.constants = list(constants)
             return
         if not self.work or self.rows < m:  # graphs hold addresses: storage stays where it is while it suffices
-            self.work = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in work]
-            self.constants = [torch.empty_like(value, memory_format=torch.contiguous_format) for value in constants]
+            self.work, self.constants = [_room(value) for value in work], [_room(value) for value in constants]
             self._finished = []
             self._graphs.clear()
         for static, value in zip((*self.work, *self.constants), (*work, *constants), strict=True):
@@ -66,7 +66,9 @@ class Program:
     def read(self, m: int) -> list[Tensor]:
         """The work of the first m rows, as it is now."""
         self._bring_back()
-        return [value[:m].clone() for value in self.work] if self.work[0].is_cuda else self.work
+        if not self.work[0].is_cuda:
+            return self.work
+        return [value[:m].clone(memory_format=torch.contiguous_format) for value in self.work]
 
     def run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         """Advance the first `rows` rows, or the rows listed, by one step on the samples `index` (a, b)."""
@@ -137,6 +139,13 @@ class Program:
         return self._recorded[index.shape]
 
 
+def _room(value: Tensor) -> Tensor:
+    """Storage for its like. A convolution's weights (m, O, C, kh, kw) lie as our kernels read them, channels last."""
+    if value.ndim == 5 and form(value) == "kernels":
+        return torch.empty_like(value.movedim(2, -1), memory_format=torch.contiguous_format).movedim(-1, 2)
+    return torch.empty_like(value, memory_format=torch.contiguous_format)
+
+
 def _round_up(count: int, sizes: Sequence[int]) -> int:
     return sizes[bisect.bisect_left(sizes, count)]
 
@@ -202,12 +211,15 @@ def in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
 
 
 def _add(graph: fx.Graph, updates: Sequence[tuple[fx.Node, fx.Node]], fused: bool) -> None:
-    """Updates `add(old, gradient)` in place. `fused`: what is added with the same factor is one call."""
+    """Updates `add(old, gradient)` in place; counts in one call. `fused`: what is added with the same factor, too."""
     together: dict[Any, list[tuple[fx.Node, fx.Node]]] = {}  # alpha -> what it is the factor of
+    counted: dict[Any, list[fx.Node]] = {}  # number -> what it is added to
     for old, new in updates:
         gradient: Any = new.args[1]
         alpha = new.kwargs.get("alpha", 1)
-        if fused and (factors := _factors(gradient)):
+        if not isinstance(gradient, fx.Node):
+            counted.setdefault(gradient * alpha, []).append(old)
+        elif fused and (factors := _factors(gradient)):
             graph.call_function(aten.baddbmm_.default, (old, *factors), {"alpha": alpha})
         elif fused and _laid_out_alike(old, gradient):
             together.setdefault(alpha, []).append((old, gradient))
@@ -215,6 +227,8 @@ def _add(graph: fx.Graph, updates: Sequence[tuple[fx.Node, fx.Node]], fused: boo
             graph.call_function(aten.add_.Tensor, (old, gradient), {"alpha": alpha})
     for alpha, pairs in together.items():
         graph.call_function(aten._foreach_add_.List, _columns(pairs), {"alpha": alpha})
+    for number, counters in counted.items():
+        graph.call_function(aten._foreach_add_.Scalar, (counters, number))
 
 
 def _overwrite(graph: fx.Graph, results: Sequence[tuple[fx.Node, fx.Node]], fused: bool) -> None:
@@ -231,7 +245,7 @@ def _overwrite(graph: fx.Graph, results: Sequence[tuple[fx.Node, fx.Node]], fuse
 
 def _laid_out_alike(old: fx.Node, new: fx.Node) -> bool:
     """Whether a result is stored as the work is: only then many of them are one kernel."""
-    return bool(new.meta.get("dense")) and all(old.meta[known] == new.meta[known] for known in ("shape", "dtype"))
+    return all(old.meta[known] == new.meta.get(known) for known in ("shape", "dtype", "strides"))
 
 
 def _columns(pairs: Sequence[tuple[fx.Node, fx.Node]]) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) 
     with recorder:
         outputs = function(*inputs)
     recorder.graph.output([recorder.node(value) for value in outputs])
-    for simplify in (_drop_identities, _drop_shapes, _drop_overwritten):
+    for simplify in (_drop_identities, _drop_shapes, _drop_overwritten, _drop_counted):
         simplify(recorder.graph)
     recorder.graph.eliminate_dead_code()
     return fx.GraphModule(recorder.constants, recorder.graph)
@@ -82,7 +82,8 @@ class _Recorder(TorchDispatchMode):
 
     def know(self, value: Tensor, node: fx.Node) -> None:
         """From now on the tensor is what this node made."""
-        node.meta |= {"shape": value.shape, "dtype": value.dtype, "dense": value.is_contiguous(), "place": value.device}
+        strides = tuple(step for step, length in zip(value.stride(), value.shape, strict=True) if length > 1)
+        node.meta |= {"shape": value.shape, "dtype": value.dtype, "strides": strides, "place": value.device}
         value._recorded = self, node  # type: ignore[attr-defined]
 
     def node(self, value: Tensor) -> fx.Node:
@@ -116,6 +117,24 @@ def _drop_overwritten(graph: fx.Graph) -> None:
             node.replace_all_uses_with(new)
             graph.erase_node(node)
             copy.replace_all_uses_with(copy.args[0])
+            graph.erase_node(copy)
+
+
+def _drop_counted(graph: fx.Graph) -> None:
+    """A copy of an input to which a number is added in place is their sum: BatchNorm counts its batches so."""
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.find_nodes(op="call_function", target=aten.add_.Tensor):
+        copy, number = node.args
+        if copy.target is not aten.clone.default or copy.args[0].op != "placeholder" or isinstance(number, fx.Node):
+            continue
+        others = [user for user in _users(copy) if user is not node]
+        if all(position[user] > position[node] for user in others) and not any(map(_writes, others)):
+            with graph.inserting_before(node):
+                total = graph.call_function(aten.add.Tensor, (copy.args[0], number), node.kwargs)
+            total.meta = dict(copy.meta)
+            node.replace_all_uses_with(total)
+            graph.erase_node(node)
+            copy.replace_all_uses_with(total)
             graph.erase_node(copy)
 
 

@@ -35,7 +35,6 @@ def conv2d(
     """`torch.conv2d`, with rules of our own where there is one kernel per client."""
     if isinstance(padding, str) or groups != 1 or input.ndim != 4:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    bias = weight.new_zeros(len(weight)) if bias is None else bias
     out: Tensor = _Conv.apply(input, weight, bias, (pair(stride), pair(padding), pair(dilation)))[0]
     return out
 
@@ -44,7 +43,7 @@ class _Conv(torch.autograd.Function):
     """Convolution; the second output holds the patches, where they were gathered, for the way back."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> tuple[Tensor, Tensor]:
         return torch.conv2d(x, weight, bias, *geometry), x.new_empty(0)
 
     @staticmethod
@@ -59,10 +58,10 @@ class _Conv(torch.autograd.Function):
         return *_ConvBackward.apply(gradient, *ctx.saved_tensors, ctx.geometry, wanted), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Any:
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Any:
         m = info.batch_size
         weight = batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
-        bias = batched(bias, in_dims[2], m)  # (m, O)
+        bias = None if bias is None else batched(bias, in_dims[2], m)  # (m, O)
         how = form(x)
         if how == "kernels":
             from feddwa.engine import kernels
@@ -72,7 +71,8 @@ class _Conv(torch.autograd.Function):
         if how == "patches":
             return patches.conv(batched(x, in_dims[0], m), weight, bias, geometry), (0, 0)
         merged = into_channels(batched(x, in_dims[0], m, 1), 1)
-        out = torch.conv2d(merged, weight.flatten(0, 1), bias.flatten(), *geometry, groups=m)
+        merged_bias = None if bias is None else bias.flatten()
+        out = torch.conv2d(merged, weight.flatten(0, 1), merged_bias, *geometry, groups=m)
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
 
@@ -134,5 +134,5 @@ def _kernel_gradients(
     if wanted[0]:
         to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], geometry)
     if wanted[1] or wanted[2]:
-        to_weight, to_bias = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry)
+        to_weight, to_bias = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry, wanted[2])
     return to_x, to_weight, to_bias

@@ -24,10 +24,13 @@ def channels_last(x: Tensor) -> Tensor:
     return x.movedim(-3, -1).contiguous()
 
 
-def cut(length: int, step: int, programs: int) -> tuple[int, int]:
-    """Into how many pieces a sum of so many terms is cut, of how many terms each, if so many programs add up one."""
+def cut(length: int, step: int, programs: int, least: int = 1) -> tuple[int, int]:
+    """Into how many pieces a sum of so many terms is cut, of how many terms each, if so many programs add up one.
+
+    A piece is at least so many steps.
+    """
     steps = triton.cdiv(length, step)
-    pieces = max(1, min(steps, triton.cdiv(MANY, programs)))
+    pieces = max(1, min(steps // least, triton.cdiv(MANY, programs)))
     return pieces, triton.cdiv(steps, pieces) * step
 
 

@@ -3,7 +3,7 @@
 A client's convolution is a matrix product of the patches of its images (n, K) and its kernels (K, O), with K = kh kw C
 and n = batch x places. Written out, the patches are nine times the images, and moving them is what such a step spends
 its time on. Here a program computes a tile of one client's product and gathers just the patches it needs. The first
-layer's images may lie in memory in any order.
+layer's images may lie in memory in any order, and so may kernels; they are read fastest with the input channels last.
 
 Factors of float32 products are rounded to TensorFloat-32 where the user allows it (`--dtype tf32`); else each is split
 into three parts of that width, which keeps the digits of float32.
@@ -26,6 +26,7 @@ TILE = {"tf32": 128, "tf32x3": 64}  # places per program of a convolution
 STAGES = {"tf32": 3, "tf32x3": 2}  # tiles of a convolution that are on their way at once
 ENTRIES = {"tf32": 64, "tf32x3": 32}  # of a kernel, per program of its gradient
 DEPTH = 32  # terms of a sum that are added at once
+LEAST = 4  # times as many are added before it pays to cut a kernel's gradient into pieces
 
 
 def precision() -> str:
@@ -35,34 +36,44 @@ def precision() -> str:
 
 @triton.jit
 def _patch(
-    corner, top, left, k, i, j, inside, at_c, at_h, at_w,
+    image, top, left, k, i, j, inside, at_c, at_h, at_w,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, EDGES: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Entries k (1, K'), at row i and column j, of patches that begin at corners (N', 1); zeros around the image."""
+    """Entries k (1, K'), at row i and column j, of patches that begin at top and left of images (N', 1); zeros around
+    the image, and between its pixels where those are more than one apart (UH, UW)."""
     real = inside & (k < KH * KW * C)
+    if UH == 1 and UW == 1:
+        at = image + (top * at_h + left * at_w) + (k % C * at_c + i * DH * at_h + j * DW * at_w)
+    else:
+        at = image + ((top + i * DH) // UH * at_h + (left + j * DW) // UW * at_w + k % C * at_c)
     if EDGES:
         h, w = top + i * DH, left + j * DW
-        real = real & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-    return tl.load(corner + (k % C * at_c + i * DH * at_h + j * DW * at_w), mask=real, other=0.0)
+        real = real & (h >= 0) & (h < H * UH) & (w >= 0) & (w < W * UW) & (h % UH == 0) & (w % UW == 0)
+    return tl.load(at, mask=real, other=0.0)
 
 
 @kernel
 def _conv(
-    x, weight, bias, out, batch, at_m, at_b, at_c, at_h, at_w,
+    x, weight, bias, out, batch, at_m, at_b, at_c, at_h, at_w, of_m, of_o, of_c, of_i, of_j,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, EDGES: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
+    EDGES: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[row, n, o] = bias[row, o] + sum_k patch[row, n, k] weight[row, o, k], with k in the order (kh, kw, C)."""
+    """out[row, n, o] = bias[row, o] + sum_k patch[row, n, k] weight[row, o, k], with k in the order (kh, kw, C).
+
+    UH and UW: rows and columns of the images are so far apart, with zeros between them. TURNED: kernels are read from
+    their last row and column to their first.
+    """
     K: tl.constexpr = KH * KW * C
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     b, oh, ow = pixel(n, OH, OW)
     top, left = oh * SH - PH, ow * SW - PW
-    corner = x + row * at_m + (b * at_b + top * at_h + left * at_w)
+    image = x + row * at_m + b * at_b
     total = tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)[None, :]
@@ -70,10 +81,15 @@ def _conv(
             i, j = start // (KW * C), start // C % KW
         else:
             i, j = k // (KW * C), k // C % KW
-        patch = _patch(corner, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, EDGES)
-        weights = tl.load(weight + row * O * K + o[:, None] * K + k, mask=(o < O)[:, None] & (k < K), other=0.0)
+        patch = _patch(image, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, UH, UW, EDGES)
+        own_i, own_j = i, j
+        if TURNED:
+            own_i, own_j = KH - 1 - i, KW - 1 - j
+        at = row * of_m + o[:, None] * of_o + (k % C * of_c + own_i * of_i + own_j * of_j)
+        weights = tl.load(weight + at, mask=(o < O)[:, None] & (k < K), other=0.0)
         total = tl.dot(patch, tl.trans(weights), total, input_precision=PRECISION)
-    total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[None, :]
+    if BIAS:
+        total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[None, :]
     place = out + row * batch * OH * OW * O + n * O + o[None, :]
     tl.store(place, total, mask=(b < batch) & (o < O)[None, :])
 
@@ -83,7 +99,8 @@ def _conv_to_weight(
     gradient, x, out, to_bias, batch, rows, share, at_m, at_b, at_c, at_h, at_w,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, EDGES: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    EDGES: tl.constexpr, BIAS: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out[piece, row, o, k] = sum over the piece's n of gradient[row, n, o] patch[row, n, k]; to_bias without patch."""
@@ -99,28 +116,33 @@ def _conv_to_weight(
         n = start + tl.arange(0, BLOCK_N)[:, None]
         b, oh, ow = pixel(n, OH, OW)
         top, left = oh * SH - PH, ow * SW - PW
-        corner = x + row * at_m + (b * at_b + top * at_h + left * at_w)
-        patch = _patch(corner, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, EDGES)
+        image = x + row * at_m + b * at_b
+        patch = _patch(image, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, 1, 1, EDGES)
         come = tl.load(come_from + n * O, mask=(b < batch) & (o < O)[None, :], other=0.0)
         total = tl.dot(tl.trans(come), patch, total, input_precision=PRECISION)
-        plain += come
+        if BIAS:
+            plain += come
     place = (piece * rows + row) * O + o
     tl.store(out + place[:, None] * K + k, total, mask=(o < O)[:, None] & (k < K))
-    if tl.program_id(0) // tiles == 0:
+    if BIAS and tl.program_id(0) // tiles == 0:
         tl.store(to_bias + place, tl.sum(plain, 0), mask=o < O)
 
 
-def conv(x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """(m, B, C, H, W), (m, O, C, kh, kw), (m, O) -> (m, B, O, H', W')."""
-    stride, padding, dilation = geometry
     places = [
         (length + 2 * margin - by * (size - 1) - 1) // step + 1
         for length, size, step, margin, by in zip(x.shape[3:], weight.shape[3:], *geometry, strict=True)
     ]
     if x.shape[2] % 16 == 0:  # few channels are as good in any order
-        x = channels_last(x).movedim(-1, 2)
-    out: Tensor = _conv_at(x, weight, bias, places, stride, padding, dilation, precision())
+        x = _ordered(x)
+    out: Tensor = _conv_at(x, _ordered(weight), bias, places, *geometry, (1, 1), False, precision())
     return out.movedim(-1, 2)
+
+
+def _ordered(x: Tensor) -> Tensor:
+    """The same with its third axis, the channels, last in memory."""
+    return channels_last(x).movedim(-1, 2)
 
 
 def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geometry: Geometry) -> Tensor:
@@ -129,15 +151,10 @@ def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geomet
     It is a convolution, too: of the gradients, a stride apart and with zeros all around, and the kernels turned over.
     """
     stride, padding, dilation = geometry
-    apart = channels_last(gradient)  # (m, B, H', W', O)
-    if stride != (1, 1):
-        lengths = [by * (n - 1) + 1 for by, n in zip(stride, gradient.shape[3:], strict=True)]
-        apart = gradient.new_zeros(*gradient.shape[:2], *lengths, gradient.shape[2])
-        apart[:, :, :: stride[0], :: stride[1]] = gradient.movedim(2, -1)
-    turned = weight.flip(3, 4).transpose(1, 2)  # (m, C, O, kh, kw)
     before = [by * (size - 1) - margin for size, margin, by in zip(weight.shape[3:], padding, dilation, strict=True)]
-    none = weight.new_zeros(turned.shape[:2])
-    out: Tensor = _conv_at(apart.movedim(-1, 2), turned, none, image, (1, 1), before, dilation, precision())
+    swapped = _ordered(weight).transpose(1, 2)  # (m, C, O, kh, kw)
+    apart = image, (1, 1), before, dilation, stride
+    out: Tensor = _conv_at(_ordered(gradient), swapped, None, *apart, True, precision())
     return out.movedim(-1, 2)
 
 
@@ -145,33 +162,43 @@ def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geomet
 def _conv_at(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     places: list[int],
     stride: list[int],
     before: list[int],
     dilation: list[int],
+    apart: list[int],
+    turned: bool,
     precision: str,
 ) -> Tensor:
-    """A convolution with so many places, the first one so far before the image; (m, B, H', W', O)."""
+    """A convolution with so many places, the first one so far before the image, whose pixels are so far apart;
+    (m, B, H', W', O)."""
     m, outputs, channels, *size = weight.shape
     batch, image = x.shape[1], x.shape[3:]
     out = x.new_empty(m, batch, *places, outputs)
     block, tile = block_of(outputs, 64), TILE[precision]
     _conv[triton.cdiv(batch * places[0] * places[1], tile), triton.cdiv(outputs, block), m](
-        x, weight.permute(0, 1, 3, 4, 2).contiguous(), bias.contiguous(), out, batch, *x.stride(),
-        outputs, channels, *image, *size, *places, *stride, *before, *dilation,
-        _reaches_out(image, size, places, stride, before, dilation), block, tile, DEPTH, precision,
-        num_stages=STAGES[precision],
+        x, weight, out if bias is None else bias.contiguous(), out, batch, *x.stride(), *weight.stride(),
+        outputs, channels, *image, *size, *places, *stride, *before, *dilation, *apart,
+        max(apart) > 1 or _reaches_out(image, size, places, stride, before, dilation), turned, bias is not None,
+        block, tile, DEPTH, precision, num_stages=STAGES[precision],
     )  # fmt: skip
     return out
 
 
-def conv_to_weight(gradient: Tensor, x: Tensor, size: Sequence[int], geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """The gradients (m, O, C, kh, kw) of the kernels and (m, O) of the bias."""
+def conv_to_weight(
+    gradient: Tensor, x: Tensor, size: Sequence[int], geometry: Geometry, bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients (m, O, C, kh, kw) of the kernels and, where there is one, (m, O) of the bias."""
     if x.shape[2] % 16 == 0:  # few channels are as good in any order
-        x = channels_last(x).movedim(-1, 2)
-    to_weight, to_bias = _conv_to_weight_at(channels_last(gradient), x, size, *geometry, precision())
-    return to_weight.movedim(-1, 2), to_bias
+        x = _ordered(x)
+    to_weight, to_bias = _conv_to_weight_at(channels_last(gradient), x, size, *geometry, bias, precision())
+    return _total(to_weight).movedim(-1, 2), _total(to_bias) if bias else None
+
+
+def _total(pieces: Tensor) -> Tensor:
+    """Their sum, in a fixed order."""
+    return pieces.sum(0) if len(pieces) > 1 else pieces[0]
 
 
 @torch.library.custom_op("feddwa::conv_to_weight", mutates_args=())
@@ -182,24 +209,26 @@ def _conv_to_weight_at(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
+    bias: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """(m, B, H', W', O), (m, B, C, H, W) -> (m, O, kh, kw, C), (m, O). Long sums are cut into pieces, enough of them to
-    keep a GPU busy, and the pieces added in a fixed order."""
+    """(m, B, H', W', O), (m, B, C, H, W) -> (pieces, m, O, kh, kw, C), (pieces, m, O): long sums are cut into pieces,
+    enough of them to keep a GPU busy."""
     m, batch, *places, outputs = gradient.shape
     channels, image = x.shape[2], x.shape[3:]
     entries = channels * size[0] * size[1]
     block_o, block_k = block_of(outputs, 64), block_of(entries, ENTRIES[precision])
     tiles = triton.cdiv(outputs, block_o) * triton.cdiv(entries, block_k)
-    pieces, share = cut(batch * places[0] * places[1], DEPTH, tiles * m)
-    to_weight, to_bias = x.new_empty(pieces, m, outputs, entries), x.new_empty(pieces, m, outputs)
+    pieces, share = cut(batch * places[0] * places[1], DEPTH, tiles * m, LEAST)
+    to_weight = x.new_empty(pieces, m, outputs, *size, channels)
+    to_bias = x.new_empty(pieces, m, outputs) if bias else x.new_empty(0)
     _conv_to_weight[tiles, pieces, m](
         gradient, x, to_weight, to_bias, batch, m, share, *x.stride(),
         outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        _reaches_out(image, size, places, stride, padding, dilation), block_o, DEPTH, block_k, precision,
+        _reaches_out(image, size, places, stride, padding, dilation), bias, block_o, DEPTH, block_k, precision,
         num_warps=4 if block_o * block_k > 32 * 32 else 1, num_stages=1,
     )  # fmt: skip
-    return to_weight.sum(0).reshape(m, outputs, *size, channels), to_bias.sum(0)
+    return to_weight, to_bias
 
 
 def _reaches_out(
