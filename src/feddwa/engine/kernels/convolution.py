@@ -85,8 +85,8 @@ def _conv(
         own_i, own_j = i, j
         if TURNED:
             own_i, own_j = KH - 1 - i, KW - 1 - j
-        at = row * of_m + o[:, None] * of_o + (k % C * of_c + own_i * of_i + own_j * of_j)
-        weights = tl.load(weight + at, mask=(o < O)[:, None] & (k < K), other=0.0)
+        at = o[:, None] * of_o + (k % C * of_c + own_i * of_i + own_j * of_j)
+        weights = tl.load(weight + row * of_m + at, mask=(o < O)[:, None] & (k < K), other=0.0)
         total = tl.dot(patch, tl.trans(weights), total, input_precision=PRECISION)
     if BIAS:
         total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[None, :]
