@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, float | None, float 
     "digits-cnn-20": ("digits-cnn", (1, 8, 8), 20, 72, 10, 3.0, None),
     "cifar-cnn-20": ("cifar-cnn", (3, 32, 32), 20, 200, 20, 1.2, 20.0),
     "cifar-cnn-100": ("cifar-cnn", (3, 32, 32), 100, 200, 20, None, 30.0),
+    "resnet8-20": ("resnet8", (3, 32, 32), 20, 200, 20, 1.5, None),
 }
 
 
@@ -120,7 +121,7 @@ def run_case(name: str, device: str, seconds: float) -> dict[str, object]:
 def run_seeds(device: str, seconds: float) -> list[dict[str, object]]:
     """Three seeds as one stack of rows against three runs."""
     rows: list[dict[str, object]] = []
-    for name in ("digits-mlp-20", "cifar-cnn-20") if device == "cuda" else ("digits-mlp-20",):
+    for name in ("digits-mlp-20", "cifar-cnn-20", "resnet8-20") if device == "cuda" else ("digits-mlp-20",):
         model, shape, clients, samples, batch, _, _ = CASES[name]
         alone, stack = (
             engine_epoch(make_engine(model, shape, m, samples, batch, device)) for m in (clients, 3 * clients)
