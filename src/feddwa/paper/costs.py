@@ -58,7 +58,7 @@ class Work:
 def communication(dataset: str, method: str) -> Traffic:
     """What crosses in the second round, when every method has something to say, counted from the messages."""
     clients = PAPER_CLIENTS if "N" in ALGORITHMS[method].traffic else NEIGHBOURS  # elsewhere their number is no matter
-    engine = _engine(IdleEngine, dataset, method, clients, samples=2)
+    engine = _engine(MessageEngine, dataset, method, clients, samples=2)
     size = sum(value.numel() * value.element_size() for value in engine.module.parameters())
     costs = _second_round(method, engine)
     return Traffic(size, costs.bytes_down, costs.bytes_up)
@@ -90,6 +90,18 @@ def _shifted(value: Tensor, moved: Tensor) -> Tensor:
     return value + moved.to(value.dtype).reshape(-1, *[1] * (value.ndim - 1))
 
 
+class MessageEngine(IdleEngine):
+    """One for whom work is nothing, so that messages alone are counted."""
+
+    def step_flops(self, step: Step, state: Mapping[str, Row], constants: Mapping[str, Row], samples: int) -> int:
+        """None."""
+        return 0
+
+    def forward_flops(self, model: Row, buffers: Row) -> int:
+        """None."""
+        return 0
+
+
 class ImageEngine(IdleEngine):
     """An engine whose unit of work is an image on its way forward, so that the ledger counts those."""
 
@@ -110,7 +122,7 @@ class ImageEngine(IdleEngine):
 
 
 def _second_round(method: str, engine: Engine) -> Costs:
-    federation = Federation(ALGORITHMS[method](), engine)
+    federation = Federation(ALGORITHMS[method](), engine, chunk=engine.data.clients)  # there is room for so few
     federation.step()
     return federation.step().costs
 
