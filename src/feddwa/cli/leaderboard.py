@@ -42,7 +42,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
     table = Table(caption=_caption(len(records)), caption_justify="left")
     heads = [f"within {units[cost](limit)}" for cost, limit in limits.items()]
     for place, head in enumerate(["method", *heads, "all rounds", "over Local", "worst tenth", "better off alone"]):
-        table.add_column(head, justify="right" if place else "left")
+        table.add_column(head, justify="right" if place else "left", no_wrap=place == 0)  # names are never cut
     for each in places:
         table.add_row(*_cells(each))
     Console().print(table)
