@@ -2,6 +2,11 @@
 
 import contextlib
 import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -232,6 +237,20 @@ def test_networks_reach_these_forms(form, monkeypatch):
     assert (conv, norm) == (stacked_conv._Conv, stacked_norm._BatchNorm)
     assert seen[1][0] is pool
     assert form != "kernels" or seen[1][1][2] is True  # relu and pooling in one
+
+
+@pytest.mark.skipif(NO_TRITON, reason="needs Triton")
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """All of them, in a process that has not been told to interpret them."""
+    folder = Path(stacked_conv.__file__).parent / "kernels"
+    written = "".join(file.read_text() for file in folder.glob("*.py"))
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).parent / "compiled.py"
+    done = subprocess.run(
+        [sys.executable, script], env={**env, "TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted(re.findall(r"^@kernel\ndef (\w+)", written, re.MULTILINE))
 
 
 def test_what_has_no_rule_of_its_own_is_torchs():
