@@ -1,7 +1,8 @@
 """Operations of many clients as single GPU kernels, in Triton: convolution, pooling, BatchNorm and random numbers.
 
 Images are (m, B, C, H, W) with the channels last in memory, from one layer to the next, so that a pixel is read as one
-piece. Sizes of blocks and numbers of stages come from sweeps over the layers of the CIFAR CNN on an H200.
+piece. Sizes of blocks and numbers of stages come from sweeps over the layers of the CIFAR CNN on an H200; how short a
+piece of a sum may be (`LEAST`) does not, it leaves those layers as they were.
 """
 
 from feddwa.engine.kernels.common import channels_last

@@ -26,7 +26,7 @@ TILE = {"tf32": 128, "tf32x3": 64}  # places per program of a convolution
 STAGES = {"tf32": 3, "tf32x3": 2}  # tiles of a convolution that are on their way at once
 ENTRIES = {"tf32": 64, "tf32x3": 32}  # of a kernel, per program of its gradient
 DEPTH = 32  # terms of a sum that are added at once
-LEAST = 4  # times as many are added before it pays to cut a kernel's gradient into pieces
+LEAST = 4  # times as many make a piece of a kernel's gradient, at least: pieces are written, and read to be added up
 
 
 def precision() -> str:
@@ -152,9 +152,8 @@ def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geomet
     """
     stride, padding, dilation = geometry
     before = [by * (size - 1) - margin for size, margin, by in zip(weight.shape[3:], padding, dilation, strict=True)]
-    swapped = _ordered(weight).transpose(1, 2)  # (m, C, O, kh, kw)
-    apart = image, (1, 1), before, dilation, stride
-    out: Tensor = _conv_at(_ordered(gradient), swapped, None, *apart, True, precision())
+    come, swapped = _ordered(gradient), _ordered(weight).transpose(1, 2)  # (m, B, O, H', W'), (m, C, O, kh, kw)
+    out: Tensor = _conv_at(come, swapped, None, image, (1, 1), before, dilation, stride, True, precision())
     return out.movedim(-1, 2)
 
 
