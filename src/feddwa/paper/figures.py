@@ -84,7 +84,7 @@ def _style(number: int, method: str = "") -> dict[str, Any]:
 
 
 def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Figure"]:
-    """A panel a column: the best round over what the rows vary, with the spread over seeds; points are alike in all."""
+    """A panel a column: the best round over what the rows vary, with the spread over seeds; all of one scale."""
     found = _summaries(experiment, store, scale)
     if not found:
         return {}
@@ -96,7 +96,7 @@ def _sweep(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fig
         axis.errorbar(x, means, errors, marker="o", markersize=3, capsize=2, **_style(0))
         axis.set_title(column.name, fontsize=10)
         axis.set_xlabel(experiment.axis)
-        axis.set_ylabel("accuracy, %")
+        axis.set_ylabel("best round, %")
         axis.set_xticks(x)
     limits = [axis.get_ylim() for axis in axes]
     half = max(top - bottom for bottom, top in limits) / 2
