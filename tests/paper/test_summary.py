@@ -39,6 +39,8 @@ def test_spreads_and_ties():
     assert not tie(a, b)  # one point in every seed, though each varies by two
     assert tie(a, Spread({0: 93.0, 1: 90.0, 2: 95.0}))
     assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread
+    assert not tie(a, Spread({3: 92.5}))
+    assert tie(a, Spread({3: 92.0}))
 
 
 def test_a_cell_in_numbers(tmp_path):
@@ -73,15 +75,39 @@ def test_who_is_first_is_said_whoever_it_is(tmp_path):
     for seed, noise in enumerate((0.0, 1.0, -1.0)):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90 + noise])
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [80 + noise])
-    assert findings(TABLE1, store) == ["cifar10/pathological: FedDWA is first, 10.00 points ahead of Local."]
+    assert findings(TABLE1, store) == ["cifar10/pathological: FedDWA is first, ahead of Local by 10.00 points."]
     for seed, noise in enumerate((0.0, -1.0, 1.0)):
         put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], seed, [90.2 + noise])
     assert findings(TABLE1, store)[0].endswith("FedDWA and FedAMP, the best of the others, tie (0.20 points).")
     for seed in range(3):
         put(store, TABLE1, PATHOLOGICAL, ROWS["fedavg_ft"], seed, [95.0 + seed])
-    text = "FedAvg_FT is first, 6.00 points ahead of FedDWA, which is number 3 of 4."
+    text = "FedAvg_FT is first; FedDWA, number 3 of 4, is behind by 6.00 points."
     assert findings(TABLE1, store)[0].endswith(text)
     assert text in page.section(TABLE1, store, [])
+
+
+def test_rows_with_fewer_seeds_are_named_and_compared_on_those(tmp_path):
+    store = Store(tmp_path)
+    for seed, value in enumerate((90.0, 80.0, 70.0)):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [value])
+        put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [value - 1])
+    put(store, TABLE1, PATHOLOGICAL, ROWS["l2c"], 0, [91.5])
+    text = "L2C is first; FedDWA, number 2 of 3, is behind by 1.50 points on the one seed that both have."
+    assert findings(TABLE1, store) == [f"cifar10/pathological: {text}"]
+    [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
+    assert "Seeds 0, 1, 2 of Local, FedDWA; 0 of the others; a machine" in detail.note
+
+
+def test_one_value_is_no_sweep(tmp_path):
+    """It was run for a table that has it, too."""
+    store, sweep = Store(tmp_path), specs.experiment("figure-guidance-epochs")
+    column, (one, two, *_) = sweep.columns[0], sweep.rows
+    put(store, sweep, column, one, 0, [50, 60])
+    assert not draw(sweep, store, tmp_path)
+    assert [table.title for table in tables_of(sweep, store)] == ["figure-guidance-epochs at a glance, practical1"]
+    put(store, sweep, column, two, 0, [50, 61])
+    assert draw(sweep, store, tmp_path)
+    assert tables_of(sweep, store)[-1].title == column.name
 
 
 def test_further_seeds_change_no_table(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 from feddwa.paper.run import KEPT_ROUNDS, TOP
 from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
-from feddwa.paper.summary import Summary, summarise
+from feddwa.paper.summary import Summary, cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,13 +55,8 @@ def _save(figure: "Figure", path: Path) -> Path:
 
 def _summaries(experiment: Experiment, store: Store, scale: Scale) -> dict[Column, dict[Row, Summary]]:
     """Columns of which there is something, with what there is."""
-    found: dict[Column, dict[Row, Summary]] = {}
-    for column in experiment.columns:
-        cells = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
-        known = {row: summary for row, summary in cells.items() if summary is not None}
-        if known:
-            found[column] = known
-    return found
+    found = {column: cells_of(experiment, column, store, scale) for column in experiment.columns}
+    return {column: cells for column, cells in found.items() if cells}
 
 
 def _panels(

@@ -37,12 +37,16 @@ class Spread:
         return f"{self.mean:{digits}}{spread}"
 
 
+def difference(a: Spread, b: Spread) -> Spread:
+    """Seed by seed, on the same data; of the means where no seed is common."""
+    common = {seed: value - b.values[seed] for seed, value in a.values.items() if seed in b.values}
+    return Spread(common or {-1: a.mean - b.mean})
+
+
 def tie(a: Spread, b: Spread) -> bool:
-    """Whether a difference is below one standard deviation of it, seed by seed on the same data."""
-    differences = [a.values[seed] - b.values[seed] for seed in a.values if seed in b.values]
-    if len(differences) < 2:
-        return a.mean == b.mean
-    return abs(statistics.fmean(differences)) <= statistics.stdev(differences)
+    """Whether a difference is below one standard deviation of it; one seed tells no spread."""
+    apart = difference(a, b)
+    return abs(apart.mean) <= (apart.std or 0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,13 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
     )
 
 
+def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> dict[Row, Summary]:
+    """What was run of a column. A sweep with a single value is none: that run is another table's."""
+    found = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
+    known = {row: summary for row, summary in found.items() if summary is not None}
+    return {} if experiment.kind == "sweep" and len(known) < 2 else known
+
+
 def _machine(record: Record) -> str:
     jobs = record.get("jobs", 1)
     return f"{record['hardware']}, {record['dtype']}" + (f", {jobs} stacks of runs at once" if jobs > 1 else "")
@@ -126,13 +137,14 @@ def finding(cells: Mapping[Row, Summary]) -> str | None:
     if ours is None or not others:
         return None
     row, best = max(others.items(), key=lambda item: item[1].measured.mean)
-    distance = f"{abs(ours.measured.mean - best.measured.mean):.2f} points"
+    apart = difference(best.measured, ours.measured)
+    distance = f"{abs(apart.mean):.2f} points" + (" on the one seed that both have" if apart.std is None else "")
     if tie(ours.measured, best.measured):
         return f"FedDWA and {row.label}, the best of the others, tie ({distance})."
-    if ours.measured.mean > best.measured.mean:
-        return f"FedDWA is first, {distance} ahead of {row.label}."
+    if apart.mean < 0:
+        return f"FedDWA is first, ahead of {row.label} by {distance}."
     ahead = sum(other.measured.mean > ours.measured.mean for other in others.values())
-    return f"{row.label} is first, {distance} ahead of FedDWA, which is number {ahead + 1} of {len(cells)}."
+    return f"{row.label} is first; FedDWA, number {ahead + 1} of {len(cells)}, is behind by {distance}."
 
 
 @dataclass(frozen=True)

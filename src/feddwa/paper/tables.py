@@ -1,13 +1,13 @@
 """Results as tables: the same rows for the terminal and for docs/reproduction.md."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from feddwa.paper import costs
 from feddwa.paper.run import KEPT_ROUNDS
 from feddwa.paper.specs import Column, Experiment, Row, Scale, experiments, methods, paper_passes
 from feddwa.paper.store import Store
-from feddwa.paper.summary import Spread, Summary, finding, leaders, rounds_until, summarise
+from feddwa.paper.summary import Spread, Summary, cells_of, finding, leaders, rounds_until
 
 MISSING = "not run here"
 FOUND = 0.95  # share of partners inside the own group from which on the groups count as found
@@ -28,11 +28,6 @@ def tables_of(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
     return _MAKERS[experiment.kind](experiment, store, scale)
 
 
-def _cells(experiment: Experiment, column: Column, store: Store, scale: Scale) -> dict[Row, Summary]:
-    found = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
-    return {row: summary for row, summary in found.items() if summary is not None}
-
-
 def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
     """All cells at a glance, a table per setting: ours (the paper's metric), and the paper's number behind a stroke."""
     settings: dict[str, list[Column]] = {}
@@ -42,7 +37,7 @@ def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
 
 
 def _overview(experiment: Experiment, name: str, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
-    cells = {column: _cells(experiment, column, store, scale) for column in columns}
+    cells = {column: cells_of(experiment, column, store, scale) for column in columns}
     first = {column: leaders(own) for column, own in cells.items()}
     header = ("method", *(column.name if own else f"{column.name}, {MISSING}" for column, own in cells.items()))
     rows = [
@@ -58,7 +53,7 @@ def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> li
     """Who is first in each column that was run, of a table that compares methods."""
     if experiment.kind != "table":
         return []
-    found = {column.name: finding(_cells(experiment, column, store, scale)) for column in experiment.columns}
+    found = {column.name: finding(cells_of(experiment, column, store, scale)) for column in experiment.columns}
     return [f"{name}: {text}" for name, text in found.items() if text is not None]
 
 
@@ -77,7 +72,7 @@ def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 
 
 def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table | None:
-    cells = _cells(experiment, column, store, scale)
+    cells = cells_of(experiment, column, store, scale)
     if not cells:
         return None
     first = leaders(cells)
@@ -90,11 +85,18 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
         "method", "paper", "paper's metric", "all clients, best", "all clients, last", "gain over Local",
         "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
     )  # fmt: skip
-    seeds = sorted({seed for summary in cells.values() for seed in summary.records})
     machines = sorted({machine for summary in cells.values() for machine in summary.machines})
-    return Table(
-        column.name, header, rows, f"{column.text}. Seeds {', '.join(map(str, seeds))}; {'; '.join(machines)}."
-    )
+    return Table(column.name, header, rows, f"{column.text}. {_seeds(cells)}; {'; '.join(machines)}.")
+
+
+def _seeds(cells: Mapping[Row, Summary]) -> str:
+    """Which seeds were run, and of which rows where those of some are fewer."""
+    rows_of: dict[tuple[int, ...], list[str]] = {}
+    for row, summary in cells.items():
+        rows_of.setdefault(tuple(sorted(summary.records)), []).append(row.label)
+    *more, (fewest, _) = sorted(rows_of.items(), key=lambda item: -len(item[0]))
+    told = [f"{', '.join(map(str, seeds))} of {', '.join(rows)}" for seeds, rows in more]
+    return "Seeds " + "; ".join([*told, ", ".join(map(str, fewest)) + (" of the others" if more else "")])
 
 
 def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ def _similarity(experiment: Experiment, store: Store, scale: Scale) -> list[Tabl
 
 
 def _similarity_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
-    cells, rows = _cells(experiment, column, store, scale), []
+    cells, rows = cells_of(experiment, column, store, scale), []
     for row in experiment.rows:
         if row not in cells:
             rows.append((row.label, MISSING, *[""] * (len(KEPT_ROUNDS) + 1)))
@@ -134,11 +136,11 @@ def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     """In-group weight and partners of the first and the last round."""
     rows = []
     for column in experiment.columns:
-        for row, summary in _cells(experiment, column, store, scale).items():
+        for row, summary in cells_of(experiment, column, store, scale).items():
             record = next(iter(summary.records.values()))
             ends = [f"{record[key][place]:.2f}" for key in ("mass", "partners") for place in (0, -1)]
             rows.append((f"{column.name}, {row.label}", *ends))
-    missing = [column.name for column in experiment.columns if not _cells(experiment, column, store, scale)]
+    missing = [column.name for column in experiment.columns if not cells_of(experiment, column, store, scale)]
     rows += [(name, MISSING, "", "", "") for name in missing]
     header = ("data", "weight in group, round 1", "last", "partners in group, round 1", "last")
     return [Table("Weight and partners inside the own group", header, rows)]
@@ -150,7 +152,7 @@ def _spread(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 
 
 def _spread_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
-    cells, rows = _cells(experiment, column, store, scale), []
+    cells, rows = cells_of(experiment, column, store, scale), []
     measured = {row.label: summary.measured for row, summary in cells.items()}
     if "Local" in measured:
         alone = measured["Local"].values
