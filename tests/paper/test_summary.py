@@ -38,9 +38,9 @@ def test_spreads_and_ties():
     assert f"{Spread({0: 1.0}):.2f}" == "1.00"
     assert not tie(a, b)  # one point in every seed, though each varies by two
     assert tie(a, Spread({0: 93.0, 1: 90.0, 2: 95.0}))
-    assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread
-    assert not tie(a, Spread({3: 92.5}))
-    assert tie(a, Spread({3: 92.0}))
+    assert tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread: a point is none
+    assert not tie(Spread({0: 90.0}), Spread({0: 91.1}))
+    assert not tie(a, Spread({3: 93.1}))
 
 
 def test_a_cell_in_numbers(tmp_path):

@@ -13,6 +13,7 @@ from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
 
 GAP = 2.0  # points between ours and the paper's number that want a reason
+ONE_SEED = 1.0  # points that a difference on one seed, which tells no spread, must exceed to count
 MIB, GIGA = 2**20, 1e9
 
 
@@ -44,9 +45,9 @@ def difference(a: Spread, b: Spread) -> Spread:
 
 
 def tie(a: Spread, b: Spread) -> bool:
-    """Whether a difference is below one standard deviation of it; one seed tells no spread."""
+    """Whether a difference is below one standard deviation of it."""
     apart = difference(a, b)
-    return abs(apart.mean) <= (apart.std or 0)
+    return abs(apart.mean) <= (ONE_SEED if apart.std is None else apart.std)
 
 
 @dataclass(frozen=True)
