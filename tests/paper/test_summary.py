@@ -38,9 +38,8 @@ def test_spreads_and_ties():
     assert f"{Spread({0: 1.0}):.2f}" == "1.00"
     assert not tie(a, b)  # one point in every seed, though each varies by two
     assert tie(a, Spread({0: 93.0, 1: 90.0, 2: 95.0}))
-    assert tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread: a point is none
-    assert not tie(Spread({0: 90.0}), Spread({0: 91.1}))
-    assert not tie(a, Spread({3: 93.1}))
+    assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread
+    assert not tie(a, Spread({3: 92.0}))
 
 
 def test_a_cell_in_numbers(tmp_path):
@@ -92,7 +91,9 @@ def test_rows_with_fewer_seeds_are_named_and_compared_on_those(tmp_path):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [value])
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [value - 1])
     put(store, TABLE1, PATHOLOGICAL, ROWS["l2c"], 0, [91.5])
-    text = "L2C is first; FedDWA, number 2 of 3, is behind by 1.50 points on the one seed that both have."
+    put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], 0, [89.0])  # above FedDWA's mean, below it on this seed
+    put(store, TABLE1, PATHOLOGICAL, ROWS["sfl"], 7, [99.0])  # a seed that does not count
+    text = "L2C is first; FedDWA, number 2 of 4, is behind by 1.50 points on the one seed that both have."
     assert findings(TABLE1, store) == [f"cifar10/pathological: {text}"]
     [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
     assert "Seeds 0, 1, 2 of Local, FedDWA; 0 of the others; a machine" in detail.note

@@ -13,7 +13,6 @@ from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
 
 GAP = 2.0  # points between ours and the paper's number that want a reason
-ONE_SEED = 1.0  # points that a difference on one seed, which tells no spread, must exceed to count
 MIB, GIGA = 2**20, 1e9
 
 
@@ -38,16 +37,16 @@ class Spread:
         return f"{self.mean:{digits}}{spread}"
 
 
-def difference(a: Spread, b: Spread) -> Spread:
-    """Seed by seed, on the same data; of the means where no seed is common."""
+def difference(a: Spread, b: Spread) -> Spread | None:
+    """Seed by seed, on the same data; None where no seed is common."""
     common = {seed: value - b.values[seed] for seed, value in a.values.items() if seed in b.values}
-    return Spread(common or {-1: a.mean - b.mean})
+    return Spread(common) if common else None
 
 
 def tie(a: Spread, b: Spread) -> bool:
-    """Whether a difference is below one standard deviation of it."""
+    """Whether a difference is below one standard deviation of it; one seed tells none."""
     apart = difference(a, b)
-    return abs(apart.mean) <= (ONE_SEED if apart.std is None else apart.std)
+    return apart is not None and abs(apart.mean) <= (apart.std or 0)
 
 
 @dataclass(frozen=True)
@@ -133,19 +132,21 @@ def leaders(cells: Mapping[Row, Summary]) -> set[str]:
 
 def finding(cells: Mapping[Row, Summary]) -> str | None:
     """Where FedDWA stands in a column, in a sentence; None where it or everybody else was not run."""
-    ours = next((summary for row, summary in cells.items() if row.name == "feddwa"), None)
-    others = {row: summary for row, summary in cells.items() if row.name != "feddwa"}
-    if ours is None or not others:
+    ours = next((summary.measured for row, summary in cells.items() if row.name == "feddwa"), None)
+    if ours is None:
         return None
-    row, best = max(others.items(), key=lambda item: item[1].measured.mean)
-    apart = difference(best.measured, ours.measured)
-    distance = f"{abs(apart.mean):.2f} points" + (" on the one seed that both have" if apart.std is None else "")
-    if tie(ours.measured, best.measured):
+    found = {row: difference(summary.measured, ours) for row, summary in cells.items() if row.name != "feddwa"}
+    ahead = {row: apart for row, apart in found.items() if apart is not None}  # of FedDWA, on the seeds of both
+    if not ahead:
+        return None
+    row, most = max(ahead.items(), key=lambda item: item[1].mean)
+    distance = f"{abs(most.mean):.2f} points" + (" on the one seed that both have" if most.std is None else "")
+    if tie(ours, cells[row].measured):
         return f"FedDWA and {row.label}, the best of the others, tie ({distance})."
-    if apart.mean < 0:
+    if most.mean < 0:
         return f"FedDWA is first, ahead of {row.label} by {distance}."
-    ahead = sum(other.measured.mean > ours.measured.mean for other in others.values())
-    return f"{row.label} is first; FedDWA, number {ahead + 1} of {len(cells)}, is behind by {distance}."
+    place = 1 + sum(apart.mean > 0 for apart in ahead.values())
+    return f"{row.label} is first; FedDWA, number {place} of {len(ahead) + 1}, is behind by {distance}."
 
 
 @dataclass(frozen=True)
