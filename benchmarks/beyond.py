@@ -55,7 +55,9 @@ TUNED = {
         for setting, eps2 in own.items()
     },
 }
-OPTIONS: Mapping[str, Callable[[str], Any]] = {"clients": int, "participation": float, "batchnorm": str}  # of a run
+OPTIONS: Mapping[str, Callable[[str], Any]] = {  # of a run
+    "clients": int, "participation": float, "batchnorm": str, "rounds": int
+}  # fmt: skip
 LEADING = ("feddwa_plus", "feddwa", "fedavg_ft", "fedrod")  # one of them is first in every setting of CIFAR-10
 
 
@@ -115,6 +117,28 @@ ABLATIONS = {
                 (" clients=100", ", N = 100", (*LEADING, "local")),
             )
             for name in names
+        },
+    ),
+    "classes": Ablation(
+        "tiny-imagenet-32", ("groups", "pathological", "practical2"), {
+            ALGORITHMS[name].title: name for name in METHODS
+        },
+    ),
+    "breadth": Ablation(  # why it loses there
+        "tiny-imagenet-32", ("practical2",), {
+            "Local": "local",
+            "FedDWA+": "feddwa_plus",
+            "FedDWA+ for the whole model": "feddwa_plus granularity=model",
+            "FedDWA+ per tensor": "feddwa_plus granularity=tensor",
+            "FedDWA+ with q = 1": "feddwa_plus power=1.0",
+            "FedDWA+ with q = 8": "feddwa_plus power=8.0",
+            "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
+            "FedDWA+, the last model in use (r = 0)": "feddwa_plus average=0.0",
+            "FedDWA+, everybody's statistics of BatchNorm": "feddwa_plus batchnorm=mean",
+            "FedDWA+, all of BatchNorm local": "feddwa_plus batchnorm=all-local",
+            "FedDWA+, all clients in 20 rounds": "feddwa_plus participation=1.0 rounds=20",
+            "Local, 500 rounds": "local rounds=500",
+            "FedDWA+, 500 rounds": "feddwa_plus rounds=500",
         },
     ),
 }  # fmt: skip

@@ -90,8 +90,9 @@ def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds):
 
 def test_what_stands_behind_a_method_is_its_own_or_the_runs():
     beyond = script("beyond")
-    config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 top_k=20")
-    assert (config.clients, config.participation, "feddwa.top_k=20" in config.param) == (100, 0.5, True)
+    config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 rounds=7 top_k=20")
+    assert (config.clients, config.participation, config.rounds) == (100, 0.5, 7)
+    assert "feddwa.top_k=20" in config.param
     tuned = beyond.config_of("cifar10", "groups", "clusterfl batchnorm=mean")
     assert (tuned.batchnorm, "clusterfl.eps2=0.72" in tuned.param) == ("mean", True)
     with pytest.raises(InputError, match="'top_k' behind feddwa is not of the form KEY=VALUE"):
