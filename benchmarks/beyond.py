@@ -235,7 +235,8 @@ def _table(store: Store, dataset: str, seeds: list[int]) -> str:
     rows = {name: {s: _results(store, dataset, s, name, seeds) for s in settings} for name in METHODS}
     lines = _lines(settings, {ALGORITHMS[name].title: cells for name, cells in rows.items()})
     gains = [_gain(store, dataset, setting, seeds) for setting in settings]
-    lines.append("| FedDWA+ over Local: mean client / worst tenth | " + " | ".join(gains) + " |")
+    if any(gain != "-" for gain in gains):
+        lines.append("| FedDWA+ over Local: mean client / worst tenth | " + " | ".join(gains) + " |")
     return "\n".join(lines)
 
 
@@ -303,13 +304,14 @@ def _records(store: Store, dataset: str, setting: str, method: str, seeds: list[
     """By seed. With full participation FedAvg_FT is FedAvg after its epoch, and need not have been run."""
     known = ((seed, store.find(config_of(dataset, setting, method), seed)) for seed in seeds)
     found = {seed: record for seed, record in known if record is not None}
-    if found or method != "fedavg_ft" or "participation" in SETTINGS[setting]:
+    if method != "fedavg_ft" or "participation" in SETTINGS[setting]:
         return found
-    trained = _records(store, dataset, setting, "fedavg", seeds)
-    return {
+    trained = _records(store, dataset, setting, "fedavg", [seed for seed in seeds if seed not in found])
+    tuned_by_training = {
         seed: {**record, "series": {"all": [float("nan"), *record["series"]["after"]]}}
         for seed, record in trained.items()
     }
+    return found | tuned_by_training
 
 
 def _cell(values: list[float]) -> str:

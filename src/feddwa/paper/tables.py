@@ -90,13 +90,13 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
 
 
 def _seeds(cells: Mapping[Row, Summary]) -> str:
-    """Which seeds were run, and of which rows where those of some are fewer."""
+    """Which seeds were run, and of which rows others than of most."""
     rows_of: dict[tuple[int, ...], list[str]] = {}
     for row, summary in cells.items():
         rows_of.setdefault(tuple(sorted(summary.records)), []).append(row.label)
-    *more, (fewest, _) = sorted(rows_of.items(), key=lambda item: -len(item[0]))
-    told = [f"{', '.join(map(str, seeds))} of {', '.join(rows)}" for seeds, rows in more]
-    return "Seeds " + "; ".join([*told, ", ".join(map(str, fewest)) + (" of the others" if more else "")])
+    (usual, _), *exceptions = sorted(rows_of.items(), key=lambda item: (-len(item[1]), -len(item[0])))
+    told = [f"of {', '.join(rows)} {', '.join(map(str, seeds))}" for seeds, rows in exceptions]
+    return "; ".join([f"Seeds {', '.join(map(str, usual))}", *told])
 
 
 def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
