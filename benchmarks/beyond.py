@@ -203,7 +203,12 @@ def run_missing(options: argparse.Namespace, store: Store) -> None:
     """Every cell that is not there, all its seeds as one stack; none is begun once time is up."""
     deadline = time.time() + options.time_limit if options.time_limit else None
     wanted = [
-        Cell(f"{config.dataset} {config.partition} {config.clients} {config.algorithm}", config, tuple(missing))
+        Cell(
+            f"{config.dataset} {config.partition} {config.clients} {config.algorithm}",
+            config,
+            len(options.seeds),
+            missing,
+        )
         for config in cells(options)
         if (missing := store.missing(config, options.seeds))
     ]

@@ -40,7 +40,7 @@ def done(tmp_path_factory):
     """Two columns, three methods of Table 1 at smoke scale."""
     folder = tmp_path_factory.mktemp("results")
     chosen = {"columns": ["cifar10/pathological", "cifar10/practical1"], "methods": ["feddwa", "local", "fedavg"]}
-    progress = reproduce("table1", **chosen, results=folder, seeds=(0, 1), **QUIET)
+    progress = reproduce("table1", **chosen, results=folder, seeds=2, **QUIET)
     return folder, chosen, progress
 
 
@@ -68,7 +68,7 @@ def test_a_result_says_everything(done):
 def test_finished_cells_are_not_run_again(done, monkeypatch):
     folder, chosen, _ = done
     monkeypatch.setattr(run, "run_stack", None)
-    progress = reproduce("table1", **chosen, results=folder, seeds=(0, 1), **QUIET)
+    progress = reproduce("table1", **chosen, results=folder, seeds=2, **QUIET)
     assert (progress.found, progress.made) == (12, 0)
 
 
@@ -78,7 +78,7 @@ def test_a_half_done_table_goes_on(done, tmp_path):
     for name in files(folder)[1:]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((folder / name).read_text())
-    progress = reproduce("table1", **chosen, results=tmp_path, seeds=(0, 1), **QUIET)
+    progress = reproduce("table1", **chosen, results=tmp_path, seeds=2, **QUIET)
     assert (progress.found, progress.made) == (11, 1)
     first, again = (json.loads((where / files(folder)[0]).read_text()) for where in (folder, tmp_path))
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
@@ -88,7 +88,7 @@ def test_an_interrupted_cell_goes_on(done, tmp_path, monkeypatch):
     """Stopped in the second of two rounds, it goes on from the checkpoint after the first and ends the same."""
     folder, _, _ = done
     monkeypatch.setitem(run.CHECKPOINT_EVERY, "cpu", 1)
-    trained, one = [], {"columns": ["cifar10/practical1"], "methods": ["feddwa"], "seeds": (0,), "results": tmp_path}
+    trained, one = [], {"columns": ["cifar10/practical1"], "methods": ["feddwa"], "seeds": 1, "results": tmp_path}
 
     def stop(line):
         if line["round"] == 2:
@@ -115,7 +115,7 @@ def test_several_cells_at_once_come_out_the_same(done, tmp_path):
     """In processes of their own; the file says how many were at work, and seconds are a share of the device."""
     folder, chosen, _ = done
     told = []
-    progress = reproduce("table1", **chosen, results=tmp_path, seeds=(0, 1), scale="smoke", jobs=2, tell=told.append)
+    progress = reproduce("table1", **chosen, results=tmp_path, seeds=2, scale="smoke", jobs=2, tell=told.append)
     assert (progress.made, progress.left, progress.failed) == (12, 0, [])
     assert len(told) == 12
     assert files(tmp_path) == files(folder)
@@ -127,7 +127,7 @@ def test_several_cells_at_once_come_out_the_same(done, tmp_path):
 
 def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
     """The others are made by those that are left, and a second try makes the one that failed."""
-    wanted = {"columns": ["cifar10/practical1"], "methods": ["local", "fedavg", "feddwa"], "seeds": (0,)}
+    wanted = {"columns": ["cifar10/practical1"], "methods": ["local", "fedavg", "feddwa"], "seeds": 1}
     with ThreadPoolExecutor(1) as thread:
         attempt = thread.submit(reproduce, "table1", **wanted, results=tmp_path, **QUIET, jobs=2)
         while not (workers := multiprocessing.active_children()):
@@ -167,9 +167,9 @@ def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
     """Values of K: the same results, to the digit, as one by one."""
     stacks, whole = [], run.run_stack
     monkeypatch.setattr(run, "run_stack", lambda configs, *rest: stacks.append(len(configs)) or whole(configs, *rest))
-    reproduce("figure-k", results=tmp_path / "together", seeds=(0, 1), **QUIET)
+    reproduce("figure-k", results=tmp_path / "together", seeds=2, **QUIET)
     monkeypatch.setattr(Cell, "kind", property(lambda cell: cell.config))
-    reproduce("figure-k", results=tmp_path / "apart", seeds=(0, 1), **QUIET)
+    reproduce("figure-k", results=tmp_path / "apart", seeds=2, **QUIET)
     assert stacks == [20, *[2] * 10]
     assert files(tmp_path / "together") == files(tmp_path / "apart") != []
     for name in files(tmp_path / "together"):
@@ -179,7 +179,7 @@ def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
 
 def test_what_costs_something_is_no_stack():
     def stacks(name):
-        cells = plan(specs.experiment(name), (0,), Store(Path("nowhere")))
+        cells = plan(specs.experiment(name).select(seeds=1), Store(Path("nowhere")))
         return [[cell.name for cell in stack] for stack in _stacks(cells)]
 
     assert stacks("figure-k")[0] == [f"cifar10/practical2 feddwa top_k={k}" for k in range(1, 11)]
@@ -222,7 +222,7 @@ def test_every_experiment_runs_at_smoke_scale(name, tmp_path_factory):
     assert progress.left == 0
     assert not progress.failed
     each = specs.experiment(name)
-    assert not any(cell.missing for cell in plan(each, (0,), Store(folder), "smoke"))
+    assert not any(cell.missing for cell in plan(each.select(scale="smoke"), Store(folder), "smoke"))
 
 
 def test_names_of_cells_are_stable():
@@ -270,7 +270,7 @@ def test_a_result_counts_only_while_its_settings_hold(tmp_path):
     stale = {**record, "config": {**record["config"], "param": ["feddwa.top_k=4"]}}  # a default was changed since
     store.save(config, stale)
     assert Store(tmp_path).find(config, 0) is None
-    assert Store(tmp_path).missing(config, (0, 1)) == [0, 1]
+    assert Store(tmp_path).missing(config, (0, 1)) == (0, 1)
 
 
 def test_text_of_a_result_reads_back():

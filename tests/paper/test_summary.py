@@ -16,7 +16,7 @@ from feddwa.paper.tables import MISSING, findings, tables_of
 
 ROOT = Path(__file__).parents[2]
 TABLE1 = specs.experiment("table1")
-PATHOLOGICAL = next(column for column in TABLE1.columns if column.name == "cifar10/pathological")
+PATHOLOGICAL, PRACTICAL = TABLE1.select(["cifar10/pathological", "cifar10/practical1"]).columns
 ROWS = {row.name: row for row in TABLE1.rows}
 
 
@@ -92,7 +92,7 @@ def test_rows_with_fewer_seeds_are_named_and_compared_on_those(tmp_path):
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [value - 1])
     put(store, TABLE1, PATHOLOGICAL, ROWS["l2c"], 0, [91.5])
     put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], 0, [89.0])  # above FedDWA's mean, below it on this seed
-    put(store, TABLE1, PATHOLOGICAL, ROWS["sfl"], 7, [99.0])  # a seed that does not count
+    put(store, TABLE1, PATHOLOGICAL, ROWS["sfl"], 10, [99.0])  # a seed that does not count
     text = "L2C is first; FedDWA, number 2 of 4, is behind by 1.50 points on the one seed that both have."
     assert findings(TABLE1, store) == [f"cifar10/pathological: {text}"]
     [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
@@ -112,16 +112,26 @@ def test_one_value_is_no_sweep(tmp_path):
 
 
 def test_further_seeds_change_no_table(tmp_path):
-    """They would be of other data: which seeds count is the experiment's matter."""
+    """They would be of other data: which seeds count is the column's matter, and that of who asks for fewer."""
+    store = Store(tmp_path)
+    for column in (PATHOLOGICAL, PRACTICAL):
+        for seed in range(12):
+            put(store, TABLE1, column, ROWS["feddwa"], seed, [80.0 + seed])
+    assert summarise(TABLE1, PATHOLOGICAL, ROWS["feddwa"], store).measured.mean == 84.5
+    assert summarise(TABLE1, PRACTICAL, ROWS["feddwa"], store).measured.mean == 81
+    (column,) = TABLE1.select([PATHOLOGICAL.name], seeds=2).columns
+    assert summarise(TABLE1, column, ROWS["feddwa"], store).measured.mean == 80.5
+
+
+def test_the_spread_over_seeds(tmp_path):
     store, spread = Store(tmp_path), specs.experiment("seed-spread")
     for seed in range(5):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0 + seed])
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [90.0])
-    assert summarise(TABLE1, PATHOLOGICAL, ROWS["feddwa"], store).measured.mean == 91
     (table,) = tables_of(spread, store)
-    assert ("FedDWA", "92.00 ± 1.58", "90.00", "94.00", "5", "92.97") in table.rows
-    assert ("FedDWA less Local", "2.00 ± 1.58", "0.00", "4.00", "5", "") in table.rows
-    assert ("FedAvg", MISSING, "", "", "", "59.97") in table.rows
+    assert ("FedDWA", "92.00 ± 1.58", "91.00 ± 1.00", "90.00", "94.00", "5", "92.97") in table.rows
+    assert ("FedDWA less Local", "2.00 ± 1.58", "1.00 ± 1.00", "0.00", "4.00", "5", "") in table.rows
+    assert ("FedAvg", MISSING, "", "", "", "", "59.97") in table.rows
 
 
 def test_guidance_models_are_read_after_training(tmp_path):

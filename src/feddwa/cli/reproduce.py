@@ -36,7 +36,7 @@ class ReproduceConfig:
     methods: tuple[str, ...] = ()
     """Only these."""
     seeds: int | None = None
-    """Runs of each cell, with seeds 0, 1, ...; default: the paper's three."""
+    """Runs of each cell, with seeds 0, 1, ...; default: three as in the paper, ten in cifar10/pathological."""
     scale: Literal["paper", "smoke"] = "paper"
     """paper, or smoke: two rounds on digits, to see that everything runs."""
     results: str | None = None
@@ -60,7 +60,7 @@ class ReproduceConfig:
 def reproduce_command(config: ReproduceConfig) -> int:
     """`feddwa reproduce`."""
     from feddwa.paper import reproduce, specs
-    from feddwa.paper.reproduce import default_results, default_seeds, plan
+    from feddwa.paper.reproduce import default_results, plan
     from feddwa.paper.store import Store
 
     console = _console()
@@ -76,8 +76,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
         return _norms(console, config)
     if config.what not in specs.experiments():
         raise unknown("reproduce", config.what, [*specs.experiments(), *EXTRAS])
-    chosen = specs.experiment(config.what).select(config.columns, config.methods)
-    chosen = dataclasses.replace(chosen, seeds=config.seeds or chosen.seeds)
+    chosen = specs.experiment(config.what).select(config.columns, config.methods, config.seeds, config.scale)
     if config.dry_run:
         _dry_run(console, config, chosen, store)
         return 0
@@ -85,10 +84,10 @@ def reproduce_command(config: ReproduceConfig) -> int:
     if chosen.trains:
         from feddwa.report.progress import jobs
 
-        cells = plan(chosen, _seeds(config) or default_seeds(chosen, config.scale), store, config.scale)
+        cells = plan(chosen, store, config.scale)
         with jobs(console, sum(bool(cell.missing) for cell in cells), "cells") as job:
             progress = reproduce(
-                config.what, columns=config.columns, methods=config.methods, seeds=_seeds(config),
+                config.what, columns=config.columns, methods=config.methods, seeds=config.seeds,
                 results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
                 dtype=config.dtype, jobs=config.jobs, time_limit=config.time_limit, watch=job,
                 tell=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
@@ -106,15 +105,12 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=WIDE)
 
 
-def _seeds(config: ReproduceConfig) -> tuple[int, ...] | None:
-    return None if config.seeds is None else tuple(range(config.seeds))
-
-
 def _list(console: Console) -> None:
     from feddwa.paper.specs import experiments
 
     for name, each in experiments().items():
-        size = f"{len(each.cells())} cells x {each.seeds} seeds" if each.trains else "computed in seconds"
+        runs = sum(column.seeds for column, _ in each.cells())
+        size = f"{len(each.cells())} cells, {runs} runs" if each.trains else "computed in seconds"
         console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
     for name, text in EXTRAS.items():
         console.print(f"{name:<22}  {text}", highlight=False)
@@ -122,23 +118,22 @@ def _list(console: Console) -> None:
 
 def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """A line per cell: what is there, what is missing, how long that may take."""
-    from feddwa.paper.reproduce import default_seeds, estimate, plan
+    from feddwa.paper.reproduce import estimate, plan
 
     if not chosen.trains:
         console.print(f"{chosen.name}: computed, nothing to run", highlight=False)
         return
-    seeds = _seeds(config) or default_seeds(chosen, config.scale)
-    cells = plan(chosen, seeds, store, config.scale)
+    cells = plan(chosen, store, config.scale)
     total, unknown = 0.0, 0
     for cell in cells:
         seconds = estimate(cell, cells, store) if cell.missing else 0.0
         total, unknown = total + (seconds or 0), unknown + (seconds is None) * len(cell.missing)
         time = "" if not cell.missing else "  time unknown" if seconds is None else f"  about {seconds:.0f} s"
-        state = "done" if not cell.missing else f"{len(seeds) - len(cell.missing)} of {len(seeds)} seeds done"
+        state = "done" if not cell.missing else f"{cell.seeds - len(cell.missing)} of {cell.seeds} seeds done"
         console.print(f"{cell.name:<60}  {state}{time}", highlight=False, soft_wrap=True)
-    missing = sum(len(cell.missing) for cell in cells)
+    missing, wanted = sum(len(cell.missing) for cell in cells), sum(cell.seeds for cell in cells)
     console.print(
-        f"{missing} of {len(cells) * len(seeds)} runs missing; about {total:.0f} s where the time is known, "
+        f"{missing} of {wanted} runs missing; about {total:.0f} s where the time is known, "
         f"{unknown} runs of unknown time",
         highlight=False,
     )

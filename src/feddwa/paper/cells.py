@@ -35,7 +35,8 @@ class Cell:
 
     name: str
     config: RunConfig
-    missing: tuple[int, ...]  # seeds
+    seeds: int  # wanted
+    missing: tuple[int, ...]  # those that are not there yet
 
     @property
     def kind(self) -> RunConfig:

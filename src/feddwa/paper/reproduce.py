@@ -12,24 +12,17 @@ from feddwa.paper.cells import Cell, Progress, Schedule, Tell, Watch, run_cells,
 from feddwa.paper.specs import Experiment, Scale, experiment, unique_cells
 from feddwa.paper.store import Store
 
-SMOKE_SEEDS = (0,)
-
 
 def default_results(scale: Scale) -> Path:
     """Where results are kept: the published ones are never mixed with those of a smoke test."""
     return Path("results") if scale == "paper" else Path("runs/smoke")
 
 
-def default_seeds(chosen: Experiment, scale: Scale) -> tuple[int, ...]:
-    """0, 1, 2 where the paper averages three runs."""
-    return tuple(range(chosen.seeds)) if scale == "paper" else SMOKE_SEEDS
-
-
-def plan(chosen: Experiment, seeds: Sequence[int], store: Store, scale: Scale = "paper") -> list[Cell]:
+def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]:
     """The cells of an experiment in the order in which they are run, with the seeds that each still lacks."""
     cells = unique_cells(((chosen, column, row) for column, row in chosen.cells()), scale)
     return [
-        Cell(f"{column.name} {row.name}", config, tuple(store.missing(config, seeds)))
+        Cell(f"{column.name} {row.name}", config, column.seeds, store.missing(config, range(column.seeds)))
         for config, (_, column, row) in cells.items()
     ]
 
@@ -51,7 +44,7 @@ def reproduce(
     *,
     columns: Sequence[str] = (),
     methods: Sequence[str] = (),
-    seeds: Sequence[int] | None = None,
+    seeds: int | None = None,
     results: Path | None = None,
     scale: Scale = "paper",
     data_dir: str | None = None,
@@ -69,12 +62,11 @@ def reproduce(
     are at work at once.
     """
     deadline = None if time_limit is None else time.time() + time_limit
-    chosen = experiment(name).select(columns, methods)
+    chosen = experiment(name).select(columns, methods, seeds, scale)
     if not chosen.trains:
         raise InputError(f"reproduce {name}: is computed, there is nothing to train; use the command line")
     store = Store(results or default_results(scale))
-    seeds = default_seeds(chosen, scale) if seeds is None else tuple(seeds)
-    cells = plan(chosen, seeds, store, scale)
+    cells = plan(chosen, store, scale)
     absent = _absent(cells, data_dir)
     if columns and absent:
         raise next(iter(absent.values()))
@@ -82,7 +74,7 @@ def reproduce(
         tell(f"{dataset}: not at hand, its columns are left out ({error})")
     schedule = Schedule(store.folder, {"data_dir": data_dir, "device": device, "dtype": dtype}, jobs, deadline)
     progress = run_cells([cell for cell in cells if cell.config.dataset not in absent], schedule, tell, watch)
-    progress.found = sum(len(seeds) - len(cell.missing) for cell in cells)
+    progress.found = sum(cell.seeds - len(cell.missing) for cell in cells)
     progress.left += sum(len(cell.missing) for cell in cells if cell.config.dataset in absent)
     progress.without_data = [f"{dataset}: {error}" for dataset, error in absent.items()]
     return progress

@@ -31,6 +31,7 @@ class Column:
     text: str
     options: Mapping[str, Any] = field(hash=False)  # of RunConfig
     numbers: str = ""  # the column of the paper whose numbers stand beside ours
+    seeds: int = 3  # runs of every cell, with seeds 0, 1, ...
 
     @property
     def dataset(self) -> str:
@@ -76,7 +77,6 @@ class Experiment:
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     rounds: int = 100
-    seeds: int = 3
     axis: str = ""  # of a sweep: what the rows vary
     paper: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the paper's number
     claims: tuple[str, ...] = ()
@@ -100,8 +100,18 @@ class Experiment:
         config = RunConfig(**options)
         return _small(config) if scale == "smoke" else config
 
-    def select(self, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> "Experiment":
-        """The part with these columns and methods; all where none is named."""
+    def select(
+        self,
+        columns: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        seeds: int | None = None,
+        scale: Scale = "paper",
+    ) -> "Experiment":
+        """The part with these columns and methods, all where none is named, and so many seeds.
+
+        By default they are the columns' own, at smoke scale one.
+        """
+        seeds = seeds or (1 if scale == "smoke" else None)
         for option, chosen, known in (
             ("--columns", columns, [column.name for column in self.columns]),
             ("--methods", methods, list(dict.fromkeys(row.method for row in self.rows))),
@@ -111,7 +121,11 @@ class Experiment:
                     raise unknown(option, name, known)
         return dataclasses.replace(
             self,
-            columns=tuple(column for column in self.columns if not columns or column.name in columns),
+            columns=tuple(
+                dataclasses.replace(column, seeds=seeds or column.seeds)
+                for column in self.columns
+                if not columns or column.name in columns
+            ),
             rows=tuple(row for row in self.rows if not methods or row.method in methods),
         )
 
@@ -149,8 +163,8 @@ def _document() -> dict[str, Any]:
 def experiments() -> dict[str, Experiment]:
     """All tables and figures by name, in the paper's order."""
     document = _document()
-    names = [name for name in document if name not in ("settings", "tuned")]
-    return {name: _experiment(name, document[name], document["settings"]) for name in names}
+    names = [name for name in document if name not in ("settings", "seeds", "tuned")]
+    return {name: _experiment(name, document[name]) for name in names}
 
 
 def experiment(name: str) -> Experiment:
@@ -161,7 +175,7 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def _experiment(name: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
+def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     printed, labels = table.get("paper", {}), table.get("labels", {})
     names = list(labels) or [*table.get("rows", ()), *printed]
     grid = {
@@ -170,22 +184,30 @@ def _experiment(name: str, table: Mapping[str, Any], settings: Mapping[str, Any]
         for column, number in zip(table["columns"], numbers, strict=True)
     }
     own = {column: column for column in table.get("columns", ())}
-    columns = (_column(column, numbers, settings) for column, numbers in {**own, **table.get("also", {})}.items())
-    plain = {key: table[key] for key in ("title", "kind", "rounds", "seeds", "axis") if key in table}
+    columns = (
+        dataclasses.replace(_column(column), numbers=numbers, seeds=table.get("seeds") or _seeds(column))
+        for column, numbers in {**own, **table.get("also", {})}.items()
+    )
+    plain = {key: table[key] for key in ("title", "kind", "rounds", "axis") if key in table}
     return Experiment(
         name, columns=tuple(columns), rows=tuple(Row(row, labels.get(row) or _label(row)) for row in names),
         paper=grid, claims=tuple(table.get("claims", ())), remarks=tuple(table.get("remarks", ())), **plain,
     )  # fmt: skip
 
 
-def _column(name: str, numbers: str, settings: Mapping[str, Any]) -> Column:
+def _column(name: str) -> Column:
     dataset, _, setting = name.partition("/")
     if not setting:  # of a table of costs: the network alone counts
-        return Column(name, "", {"dataset": dataset}, numbers)
-    table = dict(settings[setting])
+        return Column(name, "", {"dataset": dataset})
+    table = dict(_document()["settings"][setting])
     text, special = table.pop("text"), table.pop("of", {})
     param = (*table.pop("param", ()), *special.get(dataset, ()))
-    return Column(name, text, {"dataset": dataset, **table, "param": param}, numbers)
+    return Column(name, text, {"dataset": dataset, **table, "param": param})
+
+
+def _seeds(column: str) -> int:
+    seeds: dict[str, int] = _document()["seeds"]
+    return seeds.get(column, seeds["*"])
 
 
 def _label(row: str) -> str:

@@ -87,9 +87,9 @@ class Store:
         found = {seed: self.find(config, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
 
-    def missing(self, config: RunConfig, seeds: Iterable[int]) -> list[int]:
+    def missing(self, config: RunConfig, seeds: Iterable[int]) -> tuple[int, ...]:
         """The seeds that are still to be run."""
-        return [seed for seed in seeds if self.find(config, seed) is None]
+        return tuple(seed for seed in seeds if self.find(config, seed) is None)
 
     def save(self, config: RunConfig, record: Record) -> Path:
         """Write a result whole or not at all."""

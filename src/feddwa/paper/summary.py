@@ -74,7 +74,7 @@ class Summary:
 
 
 def summarise(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper") -> Summary | None:
-    """What a cell came to with the seeds of the experiment; None where it was not run."""
+    """What a cell came to with the seeds of its column; None where it was not run."""
     records = _records(experiment, column, row, store, scale)
     if not records:
         return None
@@ -109,7 +109,7 @@ def _machine(record: Record) -> str:
 def _records(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale) -> dict[int, Record]:
     """By seed. Seeds that another experiment has run besides would make means incomparable."""
     found = store.all(experiment.config(column, row, scale))
-    return {seed: record for seed, record in found.items() if seed < experiment.seeds}
+    return {seed: record for seed, record in found.items() if seed < column.seeds}
 
 
 def gain_over(records: Mapping[int, Record], alone: Mapping[int, Record]) -> Gain | None:
