@@ -96,8 +96,9 @@ def _task(
 def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
     """An outcome as it is stored. Accuracies are percent.
 
-    jobs              stacks of runs that were at work at once
-    seconds           the run's share of what its stack took, and of the device where there were several
+    jobs              stacks of runs that the command had at work at once
+    seconds           the run's share of what its stack took, and of the device where there were several; longer where
+                      other programs used the device, too
     series.paper      participants, weighted by test samples, before local training: what the paper's code logs
     series.all        all clients, unweighted, before local training; one longer: the models that the run delivers
     series.after      participants, weighted, after local training

@@ -68,7 +68,8 @@ class Summary:
     gain: Gain | None
     mib: float  # up and down, per participating client and round
     gflops: float  # of a participating client's local training a round
-    seconds: float  # of one seed
+    seconds: float  # of the first seed
+    jobs: int  # stacks of runs at work at once then
     machines: tuple[str, ...]  # and the precision
     records: Mapping[int, Record]
 
@@ -80,6 +81,7 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         return None
     alone = _records(experiment, column, Row("local", ""), store, scale) if row.method != "local" else {}
     everybody = {seed: record["series"]["all"] for seed, record in records.items()}
+    first = records[min(records)]
     delivered = row.series == "paper"  # the models of `all`, not those that come out of local training
     return Summary(
         measured=Spread({seed: max(_known(record["series"][row.series])) for seed, record in records.items()}),
@@ -88,8 +90,9 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         gain=gain_over(records, alone) if delivered else None,
         mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
         gflops=_mean(record["flops"] for record in records.values()) / GIGA,
-        seconds=_mean(record["seconds"] for record in records.values()),
-        machines=tuple(sorted({_machine(record) for record in records.values()})),
+        seconds=first["seconds"],
+        jobs=first.get("jobs", 1),
+        machines=tuple(sorted({f"{record['hardware']}, {record['dtype']}" for record in records.values()})),
         records=records,
     )
 
@@ -99,11 +102,6 @@ def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale)
     found = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
     known = {row: summary for row, summary in found.items() if summary is not None}
     return {} if experiment.kind == "sweep" and len(known) < 2 else known
-
-
-def _machine(record: Record) -> str:
-    jobs = record.get("jobs", 1)
-    return f"{record['hardware']}, {record['dtype']}" + (f", {jobs} stacks of runs at once" if jobs > 1 else "")
 
 
 def _records(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale) -> dict[int, Record]:

@@ -85,8 +85,7 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
         "method", "paper", "paper's metric", "all clients, best", "all clients, last", "gain over Local",
         "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
     )  # fmt: skip
-    machines = sorted({machine for summary in cells.values() for machine in summary.machines})
-    return Table(column.name, header, rows, f"{column.text}. {_seeds(cells)}; {'; '.join(machines)}.")
+    return Table(column.name, header, rows, f"{column.text}. {_seeds(cells)}; {_machines(cells)}.")
 
 
 def _seeds(cells: Mapping[Row, Summary]) -> str:
@@ -95,8 +94,22 @@ def _seeds(cells: Mapping[Row, Summary]) -> str:
     for row, summary in cells.items():
         rows_of.setdefault(tuple(sorted(summary.records)), []).append(row.label)
     (usual, _), *exceptions = sorted(rows_of.items(), key=lambda item: (-len(item[1]), -len(item[0])))
-    told = [f"of {', '.join(rows)} {', '.join(map(str, seeds))}" for seeds, rows in exceptions]
-    return "; ".join([f"Seeds {', '.join(map(str, usual))}", *told])
+    told = [f"of {', '.join(rows)} {_listed(seeds)}" for seeds, rows in exceptions]
+    return "; ".join([f"Seeds {_listed(usual)}", *told])
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    """Many in a row as a range."""
+    row = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]} to {seeds[-1]}" if row else ", ".join(map(str, seeds))
+
+
+def _machines(cells: Mapping[Row, Summary]) -> str:
+    """Where the rows were run, and what shared the device with the runs whose seconds are told."""
+    machines = sorted({machine for summary in cells.values() for machine in summary.machines})
+    jobs = sorted({summary.jobs for summary in cells.values()})
+    shared = f"seconds with {' or '.join(map(str, jobs))} stacks of runs at once" if jobs != [1] else ""
+    return "; ".join([*machines, shared] if shared else machines)
 
 
 def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
