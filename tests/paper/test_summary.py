@@ -99,6 +99,18 @@ def test_rows_with_fewer_seeds_are_named_and_compared_on_those(tmp_path):
     assert "Seeds 0, 1, 2; of FedAMP, L2C 0; a machine" in detail.note
 
 
+def test_seconds_are_those_of_the_first_seed(tmp_path):
+    """And what shared the device with it: later ones may have been run beside anything."""
+    store = Store(tmp_path)
+    for seed in range(4):
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0], seconds=10.0 + seed, jobs=3 + seed)
+        put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [90.0])
+    [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
+    name, *_, seconds = detail.rows[-1]
+    assert (name, seconds) == ("FedDWA", "10")
+    assert detail.note.endswith("Seeds 0 to 3; a machine, float32; seconds with 1 or 3 stacks of runs at once.")
+
+
 def test_one_value_is_no_sweep(tmp_path):
     """It was run for a table that has it, too."""
     store, sweep = Store(tmp_path), specs.experiment("figure-guidance-epochs")
@@ -217,6 +229,14 @@ def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
     first, again = ([path.read_bytes() for path in paths] for paths in pages)
     assert first == again
     assert "92.50 ± 0.71" in first[0].decode()
+
+
+@pytest.mark.parametrize("column", [PATHOLOGICAL, PRACTICAL], ids=lambda column: column.name)
+@pytest.mark.parametrize(("method", "points"), [("feddwa", 1.5), ("fedavg", 2.5), ("local", 2.5)])
+def test_the_published_results_are_near_the_papers(column, method, points):
+    found = summarise(TABLE1, column, ROWS[method], Store(ROOT / "results"))
+    assert len(found.records) == column.seeds
+    assert abs(found.measured.mean - TABLE1.number(column, ROWS[method])) < points
 
 
 def test_the_published_page_is_what_the_results_give(tmp_path):

@@ -67,7 +67,6 @@ def reproduce_command(config: ReproduceConfig) -> int:
     if config.list or not config.what:
         _list(console)
         return 0
-    require(config.seeds is None or config.seeds >= 1, "--seeds", config.seeds, "at least 1")
     require(config.jobs >= 1, "--jobs", config.jobs, "at least 1")
     store = Store(Path(config.results) if config.results else default_results(config.scale))
     if config.what == "docs":

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
-from feddwa.errors import unknown
+from feddwa.errors import require, unknown
 
 Scale = Literal["paper", "smoke"]
 
@@ -111,6 +111,7 @@ class Experiment:
 
         By default they are the columns' own, at smoke scale one.
         """
+        require(seeds is None or seeds >= 1, "--seeds", seeds, "at least 1")
         seeds = seeds or (1 if scale == "smoke" else None)
         for option, chosen, known in (
             ("--columns", columns, [column.name for column in self.columns]),
