@@ -1,10 +1,13 @@
 """Spreads, ties, gains and gaps, by hand; tables, figures and the page from small results."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
@@ -214,6 +217,22 @@ def test_figures_come_out_the_same(name, smoke, tmp_path):
     assert first
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     assert all(len(path.read_bytes()) < 300_000 for path in first)
+
+
+def test_the_last_bit_of_a_coordinate_changes_no_figure(tmp_path):
+    """As it differs between processors, and Matplotlib makes names of it."""
+    written = []
+    for left in (0.1, np.nextafter(0.1, 1)):
+        figure = Figure()
+        for bottom in (0.1, 0.6):
+            figure.add_axes((left, bottom, 0.8, 0.3)).plot([1, 2], [3, 4], marker="o")
+        written.append(figures._save(figure, tmp_path / f"{left}.svg").read_text())
+    assert written[0] == written[1]
+    names = re.findall(r' id="(.*?)"', written[0])
+    assert len(names) == len(set(names))
+    used = set(re.findall(r'(?:url\(|href=")#(.*?)[)"]', written[0]))
+    assert used <= set(names)
+    assert sum(name.startswith("p") and name[1:].isdigit() for name in used) == 2  # a frame for each of the axes
 
 
 def test_the_page_comes_out_the_same(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Results as figures: SVG files that come out byte for byte the same from the same results."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,19 @@ def _save(figure: "Figure", path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "feddwa", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None, "Creator": None})
+    path.write_text(_numbered(path.read_text()))
     return path
+
+
+def _numbered(svg: str) -> str:
+    """
+    Name its elements by number, in the order in which they appear.
+
+    Matplotlib's names are hashes of coordinates, whose last bit is not the same on all processors.
+    """
+    names = dict.fromkeys(re.findall(r'(?<=\bid=")[a-z]+[0-9a-f]{10}(?=")', svg))
+    numbers = {name: f"{name[:-10]}{number}" for number, name in enumerate(names, start=1)}
+    return re.sub(r'(?<=["#])[a-z]+[0-9a-f]{10}(?=[")])', lambda found: numbers.get(found[0], found[0]), svg)
 
 
 def _summaries(experiment: Experiment, store: Store, scale: Scale) -> dict[Column, dict[Row, Summary]]:
