@@ -35,13 +35,30 @@ def test_distances_are_accurate_however_close_the_models(spread, dtype):
 
 
 @pytest.mark.parametrize("size", [60_000, 700_000])
-@pytest.mark.parametrize("ratio", [0.3, 0.1, 0.03, 0.01, 1e-3, 1e-5])
+@pytest.mark.parametrize("ratio", [1.0, 0.8, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-5])
 def test_a_guidance_model_close_to_one_local_model_among_distant_ones(ratio, size):
     """FedDWA's own case: d_ii is one epoch of drift, d_ij the distance between strangers."""
     b = nearby_models(10, size, 0.1)[0]
     a = b + ratio * 0.1 * torch.randn(b.shape, generator=torch.Generator().manual_seed(1))
     error = (squared_distances(a, b) / brute_force(a, b) - 1).abs().max()
     assert error < 1e-6
+
+
+def test_one_model_far_out_costs_no_accuracy():
+    """Nor time: of a hundred pairs only each model with itself is computed from its differences."""
+    b = nearby_models(10, 700_000, 0.1)[0]
+    b[0] *= 1.5  # five times as far from the others as they are from their mean
+    computed = []
+    with pytest.MonkeyPatch.context() as patch:
+        pairs = mixing._distances_of_pairs
+        patch.setattr(
+            mixing, "_distances_of_pairs", lambda a, b, i, j: computed.extend(i.tolist()) or pairs(a, b, i, j)
+        )
+        distances = squared_distances(b, b)
+    apart = ~torch.eye(10, dtype=torch.bool)
+    assert (distances / brute_force(b, b) - 1)[apart].abs().max() < 1e-6
+    assert not distances.diagonal().any()
+    assert sorted(computed) == list(range(10))
 
 
 def test_stacks_and_matrices_give_the_same():
