@@ -1,6 +1,7 @@
 """Training rows on their own clients' data: the engine, and the trainer that the client half of an algorithm holds."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -63,6 +64,8 @@ class Engine:
         self.mapped_loss = label_loss if self.loss is F.cross_entropy and self.data.labelled else self.loss
         if self.data.device.type == "cpu":
             keep_freed_pages()
+            # a CPU that has no bfloat16: a product of another kind takes over, which PyTorch tells with a stack trace
+            warnings.filterwarnings("ignore", "mkldnn_matmul failed", UserWarning)
         else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
             torch.backends.cudnn.allow_tf32 = self.tensor_cores
 
