@@ -136,3 +136,16 @@ def test_bfloat16_is_resumed_bit_for_bit(tmp_path):
         feddwa.run(out=str(tmp_path / "cut"), observe=stop, **options)
     again = feddwa.resume(tmp_path / "cut")
     assert all(torch.equal(value, again.models[name]) for name, value in whole.models.items())
+
+
+def test_a_run_is_the_same_after_one_in_bfloat16(tmp_path):
+    """For which PyTorch may change how it computes, for the whole process."""
+
+    def models(name, **options):
+        options |= {"clients": 4, "rounds": 1, "batch_size": 20, "device": "cpu", "out": str(tmp_path / name)}
+        return feddwa.run(**options).models
+
+    before = models("before", model="digits-cnn")
+    models("between", dtype="bfloat16")
+    after = models("after", model="digits-cnn")
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

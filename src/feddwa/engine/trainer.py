@@ -1,7 +1,6 @@
 """Training rows on their own clients' data: the engine, and the trainer that the client half of an algorithm holds."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -64,8 +63,8 @@ class Engine:
         self.mapped_loss = label_loss if self.loss is F.cross_entropy and self.data.labelled else self.loss
         if self.data.device.type == "cpu":
             keep_freed_pages()
-            # a CPU that has no bfloat16: a product of another kind takes over, which PyTorch tells with a stack trace
-            warnings.filterwarnings("ignore", "mkldnn_matmul failed", UserWarning)
+            # where a CPU has no bfloat16, oneDNN fails, whereupon PyTorch leaves it for good: runs to come would differ
+            torch.backends.mkldnn.enabled = self.dtype != torch.bfloat16 or _has_bfloat16()  # type: ignore[assignment]
         else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
             torch.backends.cudnn.allow_tf32 = self.tensor_cores
 
@@ -268,6 +267,11 @@ class _Vectorised:
         client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
         new = self.step(client, state, batch, **constants)
         return {**new, "buffers": client.buffers}
+
+
+def _has_bfloat16() -> bool:
+    """Whether oneDNN, where it is there, multiplies bfloat16 on this CPU."""
+    return not torch.backends.mkldnn.is_available() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _shared(rows: Rows) -> bool:
