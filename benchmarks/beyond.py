@@ -121,7 +121,8 @@ ABLATIONS = {
     ),
     "classes": Ablation(
         "tiny-imagenet-32", ("groups", "pathological", "practical2"), {
-            ALGORITHMS[name].title: name for name in METHODS
+            **{ALGORITHMS[name].title: name for name in METHODS},
+            "FedDWA, two guidance epochs": "feddwa guidance_epochs=2",
         },
     ),
     "breadth": Ablation(  # why it loses there

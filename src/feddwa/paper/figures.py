@@ -56,8 +56,7 @@ def _save(figure: "Figure", path: Path) -> Path:
 
 
 def _numbered(svg: str) -> str:
-    """
-    Name its elements by number, in the order in which they appear.
+    """Name its elements by number, in the order in which they appear.
 
     Matplotlib's names are hashes of coordinates, whose last bit is not the same on all processors.
     """
