@@ -75,7 +75,7 @@ ABLATIONS = {
         "digits", ("groups", "pathological", "rotations", "permutation", "dirichlet"), {
             "FedDWA, as published (K = 5)": "feddwa",
             "the same from sketches of 256 numbers": "feddwa sketch=256",
-            "FedDWA with two guidance epochs (K = 5)": "feddwa guidance_epochs=2",
+            "FedDWA, two guidance epochs (K = 5)": "feddwa guidance_epochs=2",
             "FedDWA over everybody": "feddwa top_k=20",
             "FedDWA per layer, over everybody": "feddwa top_k=20 granularity=layer",
             "the same from sketches of 256 numbers a layer": "feddwa top_k=20 granularity=layer sketch=256",

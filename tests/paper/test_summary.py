@@ -126,6 +126,18 @@ def test_one_value_is_no_sweep(tmp_path):
     assert tables_of(sweep, store)[-1].title == column.name
 
 
+def test_a_sweep_tells_what_a_clients_own_model_weighs(tmp_path):
+    store, sweep = Store(tmp_path), specs.experiment("figure-guidance-epochs")
+    column, (one, two, *_) = sweep.columns[0], sweep.rows
+    for seed, own in enumerate((800, 600)):
+        kept = {"1": [[500, 500], [700, 300]], "100": [[own, 0], [0, 1000]]}
+        put(store, sweep, column, one, seed, [50, 60], weights=kept)
+        put(store, sweep, column, two, seed, [50, 61])  # of partial participation, say, whose weights are not kept
+    table = tables_of(sweep, store)[-1]
+    assert table.header == ("method", "round 1", "round 100")
+    assert table.rows == [(one.label, "0.40", "0.85")]
+
+
 def test_further_seeds_change_no_table(tmp_path):
     """They would be of other data: which seeds count is the column's matter, and that of who asks for fewer."""
     store = Store(tmp_path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feddwa.paper.run import KEPT_ROUNDS, TOP
+from feddwa.paper.run import KEPT_ROUNDS, TOP, kept_weights
 from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
 from feddwa.paper.summary import Summary, cells_of
@@ -177,7 +177,8 @@ def _partner_maps(cells: dict[Row, Summary]) -> "Figure":
     axes = figure.subplots(len(records), len(rounds), squeeze=False)
     for line, (row, record) in zip(axes, records.items(), strict=True):
         for axis, number in zip(line, rounds, strict=True):
-            axis.imshow(top_partners(_matrix(record, number)), cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+            partners = top_partners(kept_weights(record, number))
+            axis.imshow(partners, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
             _frame(axis, record)
             axis.set_title(f"{row.label}, round {number}", fontsize=9)
     return figure
@@ -219,7 +220,7 @@ def _heatmap_grid(rows: Sequence[Row], columns: dict[Column, dict[Row, Summary]]
             number = 1 if row.param else max(map(int, record["weights"]))
             # The square root shows a weight of 0.05 beside one of 0.8.
             norm = PowerNorm(0.5, 0, 1)
-            image = axis.imshow(_matrix(record, number), cmap="viridis", norm=norm, interpolation="nearest")
+            image = axis.imshow(kept_weights(record, number), cmap="viridis", norm=norm, interpolation="nearest")
             _frame(axis, record)
             axis.set_title(f"{column.setting}\n{row.label}, round {number}", fontsize=9)
     if image is not None:
@@ -236,10 +237,6 @@ def _frame(axis: "Axes", record: Record) -> None:
             axis.axvline(place - 0.5, color="#999999", linewidth=0.5)
     axis.set_xticks([])
     axis.set_yticks([])
-
-
-def _matrix(record: Record, number: int) -> np.ndarray:
-    return np.array(record["weights"][str(number)]) / 1000
 
 
 def _mean(series: Sequence[Sequence[float]]) -> list[float]:

@@ -139,6 +139,11 @@ def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
     return record
 
 
+def kept_weights(record: Record, number: int) -> np.ndarray:
+    """P (N, N) after a round whose weights a record keeps."""
+    return np.array(record["weights"][str(number)]) / 1000
+
+
 def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:
     """Mean over clients of the share of its top partners that belong to its group.
 

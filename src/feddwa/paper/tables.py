@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
 
 from feddwa.paper import costs
-from feddwa.paper.run import KEPT_ROUNDS
+from feddwa.paper.run import KEPT_ROUNDS, kept_weights
 from feddwa.paper.specs import Column, Experiment, Row, Scale, experiments, methods, paper_passes
 from feddwa.paper.store import Store
 from feddwa.paper.summary import Spread, Summary, cells_of, finding, leaders, rounds_until
@@ -69,6 +72,26 @@ def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     """The overview, and a table with everything for every column that was run."""
     details = [_detail(experiment, column, store, scale) for column in experiment.columns]
     return [*overviews(experiment, store, scale), *(table for table in details if table is not None)]
+
+
+def _sweeps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """The same, and whether clients come to listen to themselves alone, where results keep weights."""
+    own = [_own_weight(experiment, column, store, scale) for column in experiment.columns]
+    return [*_grids(experiment, store, scale), *(table for table in own if table is not None)]
+
+
+def _own_weight(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table | None:
+    """Mean of the diagonal of P."""
+    rows, rounds = [], []
+    for row, summary in cells_of(experiment, column, store, scale).items():
+        records = [record for record in summary.records.values() if "weights" in record]
+        if records:
+            rounds = sorted(map(int, records[0]["weights"]))
+            means = [fmean(np.concatenate([kept_weights(record, n).diagonal() for record in records])) for n in rounds]
+            rows.append((row.label, *(f"{mean:.2f}" for mean in means)))
+    header = ("method", *(f"round {number}" for number in rounds))
+    title = f"{column.name}, weight of the own model"
+    return Table(title, header, rows, "Mean over clients and seeds.") if rows else None
 
 
 def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table | None:
@@ -234,7 +257,7 @@ def _vector(p: object) -> str:
 _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "table": _grids,
     "grid": _grids,
-    "sweep": _grids,
+    "sweep": _sweeps,
     "curves": overviews,
     "similarity": _similarity,
     "spread": _spread,
