@@ -173,7 +173,7 @@ def _check_alike(a: Rows, b: Rows) -> None:
 
 
 def _centred_chunks(a: Rows, b: Rows, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both stacks relative to the mean of b's first, in matching pieces (m, c) and (n, c), of precision `kind` or more.
+    """Both stacks relative to the mean of b's first rows, in matching pieces (m, c), (n, c) of at least `kind`.
 
     The pieces are written into the same two buffers: fresh memory for each would cost more than the arithmetic.
     """
