@@ -199,18 +199,18 @@ def test_what_a_method_needs_is_told():
 def test_identical_models_and_distant_models_get_themselves():
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(6, dtype=torch.float64, generator=generator)
-    algorithm, all_seen = FedAMP(), torch.ones(4, dtype=torch.bool)
+    algorithm, everyone = FedAMP(), torch.arange(4)
     alike = repeat({"v": base}, 4)
-    xi = algorithm.attention(alike, all_seen)
+    xi = algorithm.attention(alike, everyone)
     torch.testing.assert_close(xi.diagonal(), torch.full((4,), -2.0).double())  # 1 - (N - 1) alpha / sigma
     torch.testing.assert_close(xi @ alike["v"], alike["v"], rtol=1e-12, atol=1e-12)
     apart = {"v": 100.0 * torch.eye(4, dtype=torch.float64)}
-    assert torch.equal(algorithm.attention(apart, all_seen), torch.eye(4).double())
+    assert torch.equal(algorithm.attention(apart, everyone), torch.eye(4).double())
 
 
-def test_attention_by_hand_and_without_clients_never_seen():
+def test_attention_by_hand_is_paid_to_neighbours_alone():
     models_ = {"v": torch.tensor([[0.0], [1.0], [2.0]]).double()}
-    xi = FedAMP(alpha=0.5, sigma=2.0).attention(models_, torch.tensor([True, True, False]))
+    xi = FedAMP(alpha=0.5, sigma=2.0).attention(models_, torch.tensor([0, 1]))
     near = 0.25 * np.exp(-0.5)
     expected = [[1 - near, near, 0], [near, 1 - near, 0], [0.25 * np.exp(-2), near, 1 - near - 0.25 * np.exp(-2)]]
     torch.testing.assert_close(xi, torch.tensor(expected).double())
@@ -223,8 +223,26 @@ def test_the_self_part_is_the_model_not_the_old_message():
     for round, uploads in enumerate([[[1.0, 0], [0, 1], [1, 1]], [[2.0, 0], [0, 2], [2, 1]]], 1):
         upload = torch.tensor(uploads).double()
         server, _ = algorithm.server(server, everybody(3, round), {"model": {"v": upload}})
-    xi = algorithm.attention({"v": upload}, torch.ones(3, dtype=torch.bool))
+    xi = algorithm.attention({"v": upload}, torch.arange(3))
     torch.testing.assert_close(server["message"]["v"], xi @ upload)
+
+
+def test_under_partial_participation_the_last_cohorts_uploads_are_mixed():
+    """Clients 0 and 1 take part, then 1 and 2: the second message has no share of client 0, unless it is its own."""
+    rounds = [([0, 1], [[1.0, 0], [0, 1]]), ([1, 2], [[0.0, 2], [1, 1]])]
+    last = torch.tensor([[1.0, 0], [0, 2], [1, 1], [0, 0]]).double()  # everybody's last upload; client 3 never had one
+    for neighbours, sources in (("cohort", [1, 2]), ("everyone", [0, 1, 2])):
+        algorithm = FedAMP(sigma=4.0, neighbours=neighbours)
+        server, _ = algorithm.setup(problem(4, 2))
+        for round, (ids, uploads) in enumerate(rounds, 1):
+            cohort = Cohort(torch.tensor(ids), torch.full((2,), 10), round)
+            server, info = algorithm.server(server, cohort, {"model": {"v": torch.tensor(uploads).double()}})
+        for i, message in enumerate(server["message"]["v"]):
+            shares = {j: np.exp(-float((last[i] - last[j]).square().sum()) / 4) / 4 for j in sources if j != i}
+            own = (1 - sum(shares.values())) * last[i]
+            torch.testing.assert_close(message, own + sum(share * last[j] for j, share in shares.items()))
+        complete = torch.allclose(info["weights"].sum(1), torch.ones(2).double())
+        assert complete == (neighbours == "cohort")  # P of the cohort lacks nobody
 
 
 def test_without_a_pull_fedamp_is_local_training():

@@ -276,7 +276,7 @@ def fedrod(task):
         yield Round([both(w, own_head[i]) for i in range(task.n)], tested, weights)
 
 
-def fedamp(task, alpha, sigma, lam):
+def fedamp(task, alpha, sigma, lam, neighbours="cohort"):
     w, u, seen = [task.initial] * task.n, [task.initial] * task.n, set()
     for rnd, cohort in enumerate(task.cohorts, 1):
         for i in cohort:
@@ -284,7 +284,7 @@ def fedamp(task, alpha, sigma, lam):
         seen |= set(cohort)
         xi = np.zeros((task.n, task.n))
         for i in range(task.n):
-            for j in seen - {i}:
+            for j in (set(cohort) if neighbours == "cohort" else seen) - {i}:
                 xi[i, j] = alpha * np.exp(-np.sum((w[i] - w[j]) ** 2) / sigma) / sigma
             xi[i, i] = 1 - xi[i].sum()
         u = [sum(xi[i, j] * w[j] for j in range(task.n)) for i in range(task.n)]

@@ -9,15 +9,17 @@ Crosses the network: u_i down, w_i up, two model sizes. Evaluated is w_i, which 
 Where the paper, its code and others differ: there is no official code. The library that FedDWA's authors used had the
 formula wrong at both times in question: in 2022 the self part was the old u_i instead of w_i; since 2023 the proximal
 term is computed from detached tensors, so that FedAMP was Local training (lam = 0 here). Ours is the formula, squared
-and differentiated. Under partial participation the server keeps everybody's last upload and mixes over those who have
-uploaded. FedDWA's values sigma = alpha = 1, lambda = 0.1 are far from the original's (about 1e6, 1e4, 1). With them the
-self weight is negative while models are close (its lower bound is 1 - (N - 1) alpha / sigma; the mix is convex only for
-alpha <= sigma / (N - 1)), and u_i = w_i once models are several sigma apart: FedAMP then is Local training. The self
-weights are in the report of every round.
+and differentiated. Under partial participation, which the paper does not describe, that library mixes w_i with the
+uploads of the last round's cohort alone, and so do we (`neighbours`). FedDWA's values sigma = alpha = 1, lambda = 0.1
+are far from the original's (about 1e6, 1e4, 1). With them the self weight is negative while models are close (its lower
+bound is 1 - n alpha / sigma for n neighbours; the mix is convex only for alpha <= sigma / n), and u_i = w_i once models
+are several sigma apart: FedAMP then is Local training. With everybody's last upload mixed, n grows from round to round,
+and the self weight runs away with it. The self weights are in the report of every round.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
-from feddwa.mixing import Models, mix, squared_distances
+from feddwa.mixing import mix, squared_distances
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class FedAMP(Algorithm):
     alpha: float = 1.0  # step of the server on the attention
     sigma: float = 1.0  # squared distance over which attention fades
     lam: float = 0.1  # lambda: pull towards u_i, divided by alpha
+    neighbours: Literal["cohort", "everyone"] = "cohort"  # whose last uploads are mixed: the last round's, or all
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
@@ -68,14 +71,15 @@ class FedAMP(Algorithm):
         """New messages to everybody, since anybody's neighbours may have moved."""
         models = put(server["model"], cohort.ids, upload["model"])
         seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
-        weights = self.attention(models, seen)
+        weights = self.attention(models, cohort.ids if self.neighbours == "cohort" else seen.nonzero().flatten())
         new = {"model": models, "message": mix(weights, models), "seen": {"clients": seen}}
         return new, {"weights": weights[cohort.ids][:, cohort.ids]}
 
-    def attention(self, models: Models, seen: Tensor) -> Tensor:
-        """xi (N, N); clients that never uploaded are not listened to."""
-        xi = self.alpha / self.sigma * torch.exp(-squared_distances(models, models).cpu() / self.sigma)
-        xi = (xi * seen).fill_diagonal_(0)
+    def attention(self, models: Rows, neighbours: Tensor) -> Tensor:
+        """xi (N, N): row i weighs the models in u_i, those of `neighbours` (k,) and the client's own."""
+        distances = squared_distances(models, take(models, neighbours)).cpu()  # (N, k)
+        near = self.alpha / self.sigma * torch.exp(-distances / self.sigma)
+        xi = near.new_zeros(len(near), len(near)).index_copy_(1, neighbours, near).fill_diagonal_(0)
         return xi + torch.diag(1 - xi.sum(1))
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:

@@ -2,7 +2,8 @@
 
 The name of a cell is readable and ends in a hash of the settings that are not a method's or a partition's defaults, so
 that a hyper-parameter that is added later, with a default that changes nothing, does not orphan what is there. A file
-counts only while every setting in it is still what the specification resolves to.
+counts only while every setting in it is still what the specification resolves to, and while no hyper-parameter that it
+lacks has changed what is run (`REDEFINED`).
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ Record = dict[str, Any]  # a result file
 ELSEWHERE = frozenset(
     {"seed", "device", "dtype", "data_dir", "out", "backend", "chunk", "checkpoint_every", "tensorboard"}
 )
+
+# Hyper-parameters whose default is not what was done before they existed, and the settings in which that shows: there
+# a result that does not name them is of the older rule.
+REDEFINED: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "fedamp.neighbours": lambda settings: settings["participation"] < 1,
+}
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
@@ -103,9 +110,11 @@ class Store:
 
 
 def _agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
-    """Whether every setting of a result is still the same; options and hyper-parameters added since do not matter."""
+    """Whether every setting of a result is still the same; what was added since matters only where it is redefined."""
     same = all(present.get(key) == value for key, value in stored.items() if key not in ELSEWHERE | {"param"})
-    return same and set(stored["param"]) <= set(present["param"])
+    added = {entry.partition("=")[0] for entry in set(present["param"]) - set(stored["param"])}
+    older = any(name in added and shows(present) for name, shows in REDEFINED.items())
+    return same and set(stored["param"]) <= set(present["param"]) and not older
 
 
 def to_text(record: Record) -> str:
