@@ -121,26 +121,56 @@ def test_shards_meet_the_published_statistics(dataset, clients, fewest, mean, mo
     assert np.mean(found) == pytest.approx(mean, abs=0.05)
 
 
+@pytest.mark.parametrize("amounts", ["equal", "all"])
 @pytest.mark.parametrize(("dataset", "count"), [(CIFAR10, 2), (CINIC10, 2), (CIFAR100, 6), (TINY, 10)])
-def test_exact_classes_have_the_papers_counts_as_default(dataset, count):
-    partition = make("pathological", {"variant": "classes"}, dataset, 20, 1)
+def test_exact_classes_have_the_papers_counts_as_default(dataset, count, amounts):
+    partition = make("pathological", {"variant": "classes", "amounts": amounts}, dataset, 20, 1)
     assert (classes_of(dataset, partition) == count).all()
     train = histogram(dataset, partition.train)
     assert ((train > 0) == (histogram(dataset, partition.test) > 0)).all()
     for shares in train.T:  # a class is split evenly among its holders
         assert np.ptp(shares[shares > 0]) <= 1
-    assert len(np.concatenate(partition.train)) == dataset.train_count  # 20 clients are enough to hold every class
+    whole = len(np.concatenate(partition.train)) == dataset.train_count  # 20 clients are enough to hold every class
+    assert whole == (amounts == "all" or dataset is not CIFAR100)  # of which some are held twice, others once
 
 
-def test_emnist_takes_the_papers_four_classes():
+def emnist_byclass():
+    """Classes as unequal as EMNIST's, and other proportions among the test rows."""
     unequal = np.repeat(np.arange(62), np.linspace(400, 20, 62).astype(int))
     other_proportions = np.repeat(np.arange(62), np.linspace(10, 60, 62).astype(int))
     y = np.concatenate([unequal, other_proportions])
-    emnist = Dataset("emnist", np.zeros((len(y), 1, 2, 2), dtype=np.uint8), y, len(unequal), 62)
+    return Dataset("emnist", np.zeros((len(y), 1, 2, 2), dtype=np.uint8), y, len(unequal), 62)
+
+
+def test_emnist_takes_the_papers_four_classes():
+    emnist = emnist_byclass()
     assert (classes_of(emnist, make("pathological", {}, emnist, 20, 0)) == 4).all()
     shards = make("pathological", {"variant": "shards"}, emnist, 20, 0)
     present = histogram(emnist, shards.train) > 0
     assert not (~present & (histogram(emnist, shards.test) > 0)).any()
+
+
+@pytest.mark.parametrize("dataset", [emnist_byclass(), balanced(26, 1600, 260)])
+def test_exact_classes_come_in_the_same_amount_for_everyone(dataset):
+    """As the paper has it, whether classes differ in size (EMNIST byclass) or in their number of holders (letters)."""
+    given = {"variant": "classes", "classes_per_client": 4}
+    partition = make("pathological", given, dataset, 20, 0)
+    supplies = np.bincount(dataset.y[: dataset.train_count]), np.bincount(dataset.y[dataset.train_count :])
+    for lists, supply in zip((partition.train, partition.test), supplies, strict=True):
+        held = histogram(dataset, lists)
+        assert len({*held[held > 0]}) == 1
+        holders = (held > 0).sum(0)
+        assert held.max() == min(supply // holders)  # as much as the scarcest class allows
+    everything = make("pathological", {**given, "amounts": "all"}, dataset, 20, 0)
+    assert len({*sizes(everything.train)}) > 1
+    assert sizes(everything.train).sum() == dataset.train_count
+
+
+def test_equal_amounts_of_a_class_too_small_are_refused():
+    y = np.repeat([0, 1, 0, 1], [40, 3, 10, 10])
+    dataset = Dataset("own", np.zeros((len(y), 2), dtype=np.float32), y, 43, 2)
+    with pytest.raises(InputError, match="class 1 has 3 training or test rows for the 4 clients that hold it"):
+        make("pathological", {"variant": "classes"}, dataset, 4, 0)
 
 
 # Groups: facts, section 3.2.
@@ -330,6 +360,8 @@ def test_natural_keeps_the_owners():
         ("pathological", {"classes_per_client": 0}, 20, "got 0, must be at least 1"),
         ("pathological", {"classes_per_client": 3}, 20, "only variant=classes has it; give --param variant=classes"),
         ("pathological", {"variant": "classes", "shards_per_client": 3}, 20, "only variant=shards has it"),
+        ("pathological", {"amounts": "all"}, 20, "only variant=classes has it"),
+        ("pathological", {"variant": "classes", "amounts": "some"}, 20, "must be one of equal, all"),
         ("groups", {"dominant_classes": 2}, 20, "only variant=classes has it"),
         ("pathological", {"shards_per_client": 3000}, 20, "must be at most 2500"),
         ("pathological", {"variant": "other"}, 20, "must be one of shards, classes"),

@@ -49,7 +49,7 @@ PAPER_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
 
 # Hyper-parameters that one variant of a scheme has and the other does not look at.
 VARIANT_OF: dict[str, dict[str, str]] = {
-    "pathological": {"shards_per_client": "shards", "classes_per_client": "classes"},
+    "pathological": {"shards_per_client": "shards", "classes_per_client": "classes", "amounts": "classes"},
     "groups": {"dominant_classes": "classes"},
 }
 

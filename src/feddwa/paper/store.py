@@ -33,6 +33,7 @@ ELSEWHERE = frozenset(
 # a result that does not name them is of the older rule.
 REDEFINED: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "fedamp.neighbours": lambda settings: settings["participation"] < 1,
+    "pathological.amounts": lambda settings: "pathological.variant=classes" in settings["param"],
 }
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from feddwa.data.schemes.base import Partition, Reads, draw_classes, hand_out, rows_of
-from feddwa.errors import require
+from feddwa.errors import InputError, require
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Pathological:
     "variant shards: shards that a client is dealt"
     classes_per_client: int = 2
     "variant classes: distinct classes of a client (the paper's number where the dataset has one)"
+    amounts: Literal["equal", "all"] = "equal"
+    "variant classes: the same amount of each class for everyone, as the paper has it; or all rows, split among holders"
 
     def __post_init__(self) -> None:
         require(self.shards_per_client >= 1, "--param shards_per_client", self.shards_per_client, "at least 1")
@@ -48,15 +50,15 @@ class Pathological:
     def _classes(
         self, train: np.ndarray, test: np.ndarray, clients: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Exactly so many classes per client; every class is split evenly among those who hold it."""
+        """Exactly so many classes per client, and the same amount of each class or all there is of it."""
         classes = int(train.max()) + 1
         valid = f"at most {classes}, the classes of the data"
         require(self.classes_per_client <= classes, "--param classes_per_client", self.classes_per_client, valid)
         held = draw_classes(clients, self.classes_per_client, classes, rng)
-        return (
-            hand_out(train, even_counts(held, np.bincount(train, minlength=classes)), rng),
-            hand_out(test, even_counts(held, np.bincount(test, minlength=classes)), rng),
-        )
+        counts = equal_counts if self.amounts == "equal" else even_counts
+        supply = (np.bincount(labels, minlength=classes)[:classes] for labels in (train, test))
+        train_counts, test_counts = (counts(held, rows) for rows in supply)
+        return hand_out(train, train_counts, rng), hand_out(test, test_counts, rng)
 
 
 def _by_cuts(labels: np.ndarray, cuts: np.ndarray, holder: np.ndarray) -> np.ndarray:
@@ -88,3 +90,20 @@ def even_counts(held: np.ndarray, supply: np.ndarray) -> np.ndarray:
     rank = np.cumsum(held, axis=0) - 1  # which of the holders a client is
     share, rest = np.divmod(supply, np.maximum(holders, 1))
     return np.where(held, share + (rank < rest), 0)
+
+
+def equal_counts(held: np.ndarray, supply: np.ndarray) -> np.ndarray:
+    """(N, C) rows of each class per client: one number for all that is held, the most that every class can provide.
+
+    What a class has beyond that is left out: "the same amount of data on each class", as the paper has it, asks for
+    this where classes differ in size or in how many clients hold them.
+    """
+    holders = held.sum(axis=0)
+    share = np.where(holders > 0, supply // np.maximum(holders, 1), supply.max())
+    scarce = int(share.argmin())
+    if share[scarce] == 0:
+        raise InputError(
+            f"--param amounts: got equal, but class {scarce} has {supply[scarce]} training or test rows for the "
+            f"{holders[scarce]} clients that hold it; take fewer clients or amounts=all"
+        )
+    return np.where(held, share[scarce], 0)
