@@ -1,5 +1,6 @@
 """The numbers of a round and of a run, against a federation of four clients worked out by hand."""
 
+import dataclasses
 import json
 import math
 
@@ -51,6 +52,14 @@ def test_client_lines():
     line = metrics.client_line(1, before, after, torch.tensor([1, 3]))
     assert line == {"round": 1, "before": [10.0, 20.0, 30.0, 33.33], "participants": [1, 3], "after": [50.0, 80.0]}
     assert metrics.client_line(2, before, None, None) == {"round": 2, "before": [10.0, 20.0, 30.0, 33.33]}
+
+
+def test_preferred_are_the_others_of_largest_positive_affinity():
+    affinity = torch.tensor([[9.0, 0.1, -1, 0.3, 0, 0.2, 0.05], *[[0.0] * 7] * 5, [0.0, 0, 0, 0, 0, 0.5, -1]])
+    some = a_round(scores([0.0] * 4), scores([0.0] * 2))
+    line = metrics.round_line(dataclasses.replace(some, info={"affinity": affinity.double()}), TEST_SIZES)
+    assert line["preferred"] == [[3, 5, 1, 6], [], [], [], [], [], [5]]
+    assert "preferred" not in metrics.round_line(some, TEST_SIZES)
 
 
 def run_of(values, losses=None):

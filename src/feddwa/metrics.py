@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feddwa.algorithms import Info
 from feddwa.engine import Scores
 from feddwa.federation import Round
 
 Line = Mapping[str, Any]
 SERIES = ("all", "all_weighted", "participants", "participants_weighted")
+PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
@@ -27,6 +29,7 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
     take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
+    "preferred", where the method learns an affinity, has those with the largest one of every participant.
     """
     ids, costs = result.cohort.ids, result.costs
     after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
@@ -42,7 +45,18 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "bytes_up": costs.bytes_up,
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
+        **_preferred(result.info),
     } | ({"missing": missing} if missing else {})
+
+
+def _preferred(info: Info) -> dict[str, list[list[int]]]:
+    """Of every participant the others of largest positive affinity, best first, by their place in the cohort."""
+    if "affinity" not in info:
+        return {}
+    affinity = info["affinity"].clone().fill_diagonal_(0)
+    best = affinity.argsort(dim=1, descending=True, stable=True)[:, :PREFERRED]
+    pairs = zip(best.tolist(), affinity.gather(1, best).tolist(), strict=True)
+    return {"preferred": [[j for j, value in zip(*pair, strict=True) if value > 0] for pair in pairs]}
 
 
 def by_reason(missing: Mapping[int, str]) -> dict[str, list[int]]:

@@ -18,10 +18,13 @@ import torch
 
 import feddwa
 from feddwa.algorithms import FedDWA
+from feddwa.build import make_engine
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
+from feddwa.federation import Federation
 from feddwa.paper import reproduce, run, specs
 from feddwa.paper.cells import Cell, _stacks
+from feddwa.paper.figures import top_partners
 from feddwa.paper.reproduce import plan
 from feddwa.paper.store import Store, cell_name, settings, to_text
 from tests.algorithms.conftest import federation
@@ -317,6 +320,30 @@ def test_partners_and_mass():
     assert run.partner_share(half, groups) == pytest.approx((2 / 3 + 5 / 3) / 6)
     negative = np.where(np.eye(6) > 0, -1.0, blocks)  # FedAMP's own weight may be
     assert run.partner_share(negative, groups) == 1
+
+
+def test_fedfomos_partners_are_told_by_shares_and_by_affinity(tmp_path):
+    """Both from one run: P of every round, as the server reports it, among all clients and not just those fetched."""
+    reproduce("figure-similarity", methods=["fedfomo", "feddwa"], results=tmp_path, **QUIET)
+    each = specs.experiment("figure-similarity").select(methods=["fedfomo"])
+    shares, affinity = each.rows
+    assert (shares.by_affinity, affinity.by_affinity) == (False, True)
+    config = each.config(each.columns[0], affinity, "smoke").resolved()
+    assert config == each.config(each.columns[0], shares, "smoke").resolved()
+    record = Store(tmp_path).find(config, 0)
+    algorithm = config.make_algorithm()
+    again = Federation(algorithm, make_engine(config, run.task(config)))
+    groups = np.array(record["groups"])
+    for number in range(1, config.rounds + 1):
+        info = again.step().info
+        by_hand = run.partner_share(info["affinity"].numpy(), groups)
+        assert record["partners_by_affinity"][number - 1] == pytest.approx(by_hand, abs=1e-4)
+        assert torch.equal(info["affinity"], again.server["record"]["affinity"])
+        kept = run.kept_preferences(record, number)
+        assert np.array_equal(top_partners(kept), top_partners(info["affinity"].numpy()))
+    assert run.partner_series([record], affinity) == [record["partners_by_affinity"]]
+    other = Store(tmp_path).find(each.config(each.columns[0], specs.Row("feddwa", ""), "smoke"), 0)
+    assert run.partner_series([other], affinity) == []  # a method without an affinity, or a result without it
 
 
 def test_chance_is_what_the_page_says():

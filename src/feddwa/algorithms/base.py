@@ -13,7 +13,9 @@ from torch import Tensor
 from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
 
-Info = Mapping[str, Tensor]  # what the server reports; "weights" (m, m) is P: row i = who client i listens to
+# What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
+# "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j.
+Info = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -119,14 +119,21 @@ class FedFomo(Algorithm):
         return torch.where(total > 0, torch.cat([positive / total, torch.zeros_like(total)], 1), stay)
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """Remember who helped whom; the new uploads replace the old. P shows the weights among the cohort."""
+        """Remember who helped whom; the new uploads replace the old.
+
+        Reported are the shares in this round's mixtures ("weights") and the affinity P that is learned from all rounds
+        ("affinity"), both (m, m) among the cohort.
+        """
         record, raw = server["record"], upload["scores"]["raw"]
         who, rows = record["uploaded"][self.choose(server, cohort)], cohort.ids.unsqueeze(1)  # (m, M), (m, 1)
         affinity = record["affinity"].index_put((rows, who), raw[:, :-1], accumulate=True)
         shares = torch.zeros(len(cohort), len(affinity), dtype=raw.dtype)
         shares.scatter_(1, torch.cat([who, rows], 1), self.weights(raw)[:, :-1])
         record = {**record, "uploaded": cohort.ids, "affinity": affinity}
-        return {"models": upload["model"], "record": record}, {"weights": shares[:, cohort.ids]}
+        return {"models": upload["model"], "record": record}, {
+            "weights": shares[:, cohort.ids],
+            "affinity": affinity[cohort.ids][:, cohort.ids],
+        }
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """theta_i."""

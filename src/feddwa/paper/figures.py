@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feddwa.paper.run import KEPT_ROUNDS, TOP, kept_weights
+from feddwa.paper.run import KEPT_ROUNDS, TOP, kept_preferences, kept_weights, partner_series
 from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
 from feddwa.paper.summary import Summary, cells_of
@@ -154,8 +154,10 @@ def _similarity(experiment: Experiment, store: Store, scale: Scale) -> dict[str,
     column, cells = next(iter(found.items()))
     figure, (axis,) = _panels(1, 5.6, 3.4)
     for number, (row, summary) in enumerate(cells.items()):
-        series = _mean([record["partners"] for record in summary.records.values()])
-        axis.plot(range(1, len(series) + 1), series, label=row.label, **_style(number, row.method))
+        found_by = partner_series(summary.records.values(), row)
+        if found_by:
+            series, line = _mean(found_by), {"linestyle": "--" if row.by_affinity else "-"}
+            axis.plot(range(1, len(series) + 1), series, label=row.label, **{**line, **_style(number, row.method)})
     axis.axhline(0.368, color="#999999", linewidth=0.8, linestyle=":", label="chance")
     axis.set_xscale("log")
     axis.set_xticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
@@ -171,14 +173,15 @@ def _partner_maps(cells: dict[Row, Summary]) -> "Figure":
     """Methods down, rounds across: black where a client is among another's top partners (first seed)."""
     from matplotlib.figure import Figure
 
-    records = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
+    first = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
+    records = {row: record for row, record in first.items() if not row.by_affinity or "preferred" in record}
     rounds = [number for number in KEPT_ROUNDS if all(str(number) in record["weights"] for record in records.values())]
     figure = Figure(figsize=(2.1 * len(rounds) + 0.4, 2.1 * len(records)), layout="constrained")
     axes = figure.subplots(len(records), len(rounds), squeeze=False)
     for line, (row, record) in zip(axes, records.items(), strict=True):
         for axis, number in zip(line, rounds, strict=True):
-            partners = top_partners(kept_weights(record, number))
-            axis.imshow(partners, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+            ranking = kept_preferences(record, number) if row.by_affinity else kept_weights(record, number)
+            axis.imshow(top_partners(ranking), cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
             _frame(axis, record)
             axis.set_title(f"{row.label}, round {number}", fontsize=9)
     return figure

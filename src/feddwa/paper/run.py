@@ -5,7 +5,7 @@ import functools
 import json
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.task import Task
+from feddwa.paper.specs import Row
 from feddwa.paper.store import Record, code_version, settings
 
 Observer = Callable[[dict[str, Any]], None]
@@ -104,7 +105,9 @@ def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
     series.after      participants, weighted, after local training
     clients           every client's accuracy at the end
     partners, mass    of every round, where there are groups: share of the top-5 partners, and of the weight, inside
+    partners_by_affinity  the same share by the affinity that a method learns besides its weights (FedFomo)
     weights           P in thousandths after some rounds
+    preferred         of every client the others of largest affinity after these rounds, best first
     """
     lines, summary = outcome.lines, outcome.summary
     record = {
@@ -130,18 +133,43 @@ def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
     groups = [(weights, outcome.groups[cohort]) for cohort, weights in outcome.weights]
     record["partners"] = [round(partner_share(weights, own), 4) for weights, own in groups]
     record["mass"] = [round(group_mass(weights, own), 4) for weights, own in groups]
+    preferred = [line["preferred"] for line in lines if "preferred" in line]
+    if preferred:
+        ranked = zip(map(rank_matrix, preferred), groups, strict=True)
+        record["partners_by_affinity"] = [round(partner_share(matrix, own), 4) for matrix, (_, own) in ranked]
     if config.algorithm in PAIRWISE and config.participation == 1:
         record["groups"] = outcome.groups.tolist()
         kept = [number for number in (*KEPT_ROUNDS, len(groups)) if number <= len(groups)]
         record["weights"] = {
             str(number): np.rint(1000 * outcome.weights[number - 1][1]).astype(int).tolist() for number in kept
         }
+        if preferred:
+            record["preferred"] = {str(number): preferred[number - 1] for number in kept}
     return record
 
 
 def kept_weights(record: Record, number: int) -> np.ndarray:
     """P (N, N) after a round whose weights a record keeps."""
     return np.array(record["weights"][str(number)]) / 1000
+
+
+def kept_preferences(record: Record, number: int) -> np.ndarray:
+    """(N, N) that ranks others by the affinity of a round whose preferences a record keeps."""
+    return rank_matrix(record["preferred"][str(number)])
+
+
+def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
+    """(m, m) that ranks others as lists of preferred ones do: the larger, the earlier in client i's list; else 0."""
+    matrix = np.zeros((len(preferred), len(preferred)))
+    for i, others in enumerate(preferred):
+        matrix[i, others] = np.arange(len(others), 0, -1)
+    return matrix
+
+
+def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
+    """Of every record the share of partners inside the own group, round by round, as the row has partners found."""
+    key = "partners_by_affinity" if row.by_affinity else "partners"
+    return [record[key] for record in records if key in record]
 
 
 def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:

@@ -66,6 +66,11 @@ class Row:
         """Which series of a result is measured: the paper's, or that after local training."""
         return "after" if self.name.endswith("@after") else "paper"
 
+    @property
+    def by_affinity(self) -> bool:
+        """Whether partners are those of largest learned affinity, instead of largest weight."""
+        return self.name.endswith("@affinity")
+
 
 @dataclass(frozen=True)
 class Experiment:

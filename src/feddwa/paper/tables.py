@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from feddwa.paper import costs
-from feddwa.paper.run import KEPT_ROUNDS, kept_weights
+from feddwa.paper.run import KEPT_ROUNDS, kept_weights, partner_series
 from feddwa.paper.specs import Column, Experiment, Row, Scale, experiments, methods, paper_passes
 from feddwa.paper.store import Store
 from feddwa.paper.summary import Spread, Summary, cells_of, finding, leaders, rounds_until
@@ -155,10 +155,10 @@ def _similarity(experiment: Experiment, store: Store, scale: Scale) -> list[Tabl
 def _similarity_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
     cells, rows = cells_of(experiment, column, store, scale), []
     for row in experiment.rows:
-        if row not in cells:
+        series = partner_series(cells[row].records.values(), row) if row in cells else []
+        if not series:
             rows.append((row.label, MISSING, *[""] * (len(KEPT_ROUNDS) + 1)))
             continue
-        series = [record["partners"] for record in cells[row].records.values()]
         mean = [sum(values) / len(values) for values in zip(*series, strict=True)]
         shown = [f"{mean[number - 1]:.2f}" if number <= len(mean) else "" for number in KEPT_ROUNDS]
         until = [rounds_until(values, FOUND) for values in series]
