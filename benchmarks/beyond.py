@@ -70,6 +70,10 @@ class Ablation:
     rows: Mapping[str, str]  # label -> method
 
 
+FROZEN = {  # whether it matters that weights go on changing
+    "FedDWA+, weights of round 1 in all rounds": "feddwa_plus freeze=1",
+    "FedDWA+, weights of round 10 in all later rounds": "feddwa_plus freeze=10",
+}
 ABLATIONS = {
     "digits": Ablation(
         "digits", ("groups", "pathological", "rotations", "permutation", "dirichlet"), {
@@ -88,6 +92,7 @@ ABLATIONS = {
             "FedDWA+ with q = 1": "feddwa_plus power=1.0",
             "FedDWA+ with k = 20": "feddwa_plus prior=20.0",
             "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
+            **FROZEN,
         },
     ),
     "weights": Ablation(
@@ -106,6 +111,9 @@ ABLATIONS = {
             "FedDWA+ with k = 20": "feddwa_plus prior=20.0",
             "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
         },
+    ),
+    "frozen": Ablation(
+        "cifar10", ("groups", "pathological", "rotations", "permutation"), {"FedDWA+": "feddwa_plus", **FROZEN}
     ),
     "federation": Ablation(
         "cifar10", ("groups", "pathological"), {
