@@ -65,8 +65,12 @@ def headline(found: Verdict) -> str:
     )
     places = _listed([str(place.place) for place in found.places.values()])
     of = _listed(sorted({str(place.of) for place in found.places.values()}))
+    tied = sum(place.tied and place.place > 1 for place in found.places.values())
+    told = [
+        f"Its places are {places} of {of} methods; in {tied} of the columns the seeds do not tell it from the first."
+    ]
     near = f"{found.near} of the {found.run} cells that were run are within {GAP:g} points of the paper's number."
-    return " ".join([lead, *([f"Its places are {places} of {of} methods."] if found.places else []), near, _left(found)])
+    return " ".join([lead, *(told if found.places else []), near, _left(found)])
 
 
 def _left(found: Verdict) -> str:
