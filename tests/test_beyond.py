@@ -1,7 +1,7 @@
 """FedDWA+'s weights, the page that reports on them, and clients that join later."""
 
 import argparse
-import importlib.util
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,19 @@ from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.mixing import agreement_weights, mix, mix_groups, parameter_groups
 from feddwa.paper.store import Store
+from feddwa.paper.store import settings as stored
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    """Scripts find their neighbours, as they do when they are run."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
 def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(name)
 
 
 @settings(max_examples=50, deadline=None)
@@ -63,33 +67,74 @@ def test_equal_weights_in_all_groups_are_one_mixture():
         torch.testing.assert_close(mixed[name], value)
 
 
-def test_the_tables_of_the_page_are_those_of_the_results(tmp_path, monkeypatch):
-    beyond = script("beyond")
+def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results(tmp_path):
+    beyond = script("beyond_page")
     page = tmp_path / "beyond.md"
     text = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(beyond, "PAGE", page)
-    beyond.write_page(Store(ROOT / "results"))
+    beyond.write_page(Store(ROOT / "results"), page)
     assert page.read_text(encoding="utf-8") == text
+    assert (tmp_path / beyond.FIGURE).read_bytes() == (ROOT / "docs" / beyond.FIGURE).read_bytes()
 
 
-def test_without_results_the_page_has_empty_tables(tmp_path, monkeypatch):
-    beyond = script("beyond")
+def test_without_results_the_page_has_empty_tables(tmp_path):
     page = tmp_path / "beyond.md"
     page.write_text((ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setattr(beyond, "PAGE", page)
-    beyond.write_page(Store(tmp_path / "nothing"))
+    script("beyond_page").write_page(Store(tmp_path / "nothing"), page)
     assert "| FedRoD | - | - | - | - | - | - |" in page.read_text(encoding="utf-8")
+
+
+def put(store, setting, method, seed, values, **more):
+    """A result of digits with these accuracies round by round."""
+    config = script("beyond_cells").config_of("digits", setting, method)
+    series = {"all": list(values), "paper": list(values[:-1]), "after": [value + 5 for value in values[:-1]]}
+    cost = {"bytes_up": 1, "bytes_down": 1, "flops": 1}
+    store.save(config, {"seed": seed, "config": stored(config), "series": series, **cost, "clients": [50.0], **more})
+
+
+def test_a_cell_that_was_not_run_is_empty(tmp_path):
+    """FedAvg after its epoch is not FedAvg_FT: weighted by test samples, and one aggregation behind."""
+    page, store = script("beyond_page"), Store(tmp_path)
+    for setting in ("groups", "dirichlet"):
+        put(store, setting, "fedavg", 0, [10.0, 20.0, 30.0])
+        put(store, setting, "feddwa_plus", 0, [10.0, 20.0, 31.0])
+    for made in (page._table, page._equal_bytes, page._equal_flops):
+        table = made(store, "digits", [0])
+        assert "FedAvg_FT | -" in table or "FedAvg_FT" not in table
+        assert "35" not in table
+        assert "25" not in table
+
+
+def test_leads_come_with_paired_intervals(tmp_path):
+    store = Store(tmp_path)
+    for seed, (ours, rival) in enumerate([(90.0, 89.0), (91.0, 89.5), (92.0, 91.5)]):
+        put(store, "groups", "feddwa_plus", seed, [0.0, ours])
+        put(store, "groups", "fedrod", seed, [0.0, rival])
+        put(store, "groups", "local", seed, [0.0, ours - 5 - seed / 10])
+    *_, row = script("beyond_page")._paired(store, "digits", [0, 1, 2, 3]).splitlines()
+    lead = "+1.00 (-0.24 to +2.24)"  # 1.0, 1.5 and 0.5: a standard deviation of 0.5, times 4.303 / sqrt(3)
+    assert row == f"| groups | 1 of 3 | FedRoD | {lead} | - | **+5.10 (+4.85 to +5.35)** | 3 |"
+
+
+def test_the_weight_inside_groups_is_told_by_round(tmp_path):
+    store, page = Store(tmp_path), script("beyond_page")
+    put(store, "groups", "feddwa_plus", 0, [0.0], mass=[0.9, 0.8, 0.7, 0.6, 0.5])
+    put(store, "groups", "feddwa_plus", 1, [0.0], mass=[0.7, 0.8, 0.7, 0.6, 0.3])
+    *_, row = page._inside(store, "feddwa_plus", [0, 1]).splitlines()
+    assert row.startswith("| digits, groups | 0.80 | 0.80 | 0.40 | |")
+    page.draw_inside(store, tmp_path / "one.svg", [0, 1])
+    page.draw_inside(store, tmp_path / "two.svg", [0, 1])
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(2 / 3, 66), (0.5, 50), (0.99999, 100), (0.99, 99), (1e12, 100)])
 def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds):
     records = {seed: {"series": {"all": [seed + number for number in range(101)]}} for seed in (0, 1)}
-    assert script("beyond")._within(records, share) == f"{rounds + 0.5:.1f}, {rounds}"
+    assert script("beyond_page")._within(records, share) == f"{rounds + 0.5:.1f}, {rounds}"
 
 
 def test_what_stands_behind_a_method_is_its_own_or_the_runs():
-    beyond = script("beyond")
+    beyond = script("beyond_cells")
     config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 rounds=7 top_k=20")
     assert (config.clients, config.participation, config.rounds) == (100, 0.5, 7)
     assert "feddwa.top_k=20" in config.param
@@ -106,7 +151,7 @@ def test_the_tolerances_of_clusterfl_are_what_the_rule_gives(capsys):
     beyond = script("beyond")
     here = {"data_dir": None, "device": "cpu", "dtype": "float32"}
     beyond.print_tolerances(argparse.Namespace(dataset=["digits"], settings=["rotations"], **here))
-    assert capsys.readouterr().out == f"digits rotations: eps2={beyond.EPS2['digits']['rotations']}\n"
+    assert capsys.readouterr().out == f"digits rotations: eps2={script('beyond_cells').EPS2['digits']['rotations']}\n"
 
 
 def test_a_newcomer_gets_the_models_of_those_it_resembles():

@@ -147,7 +147,7 @@ BAD = [
     ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
     ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
     ("feddwa_plus", "power", 0), ("feddwa_plus", "average", -0.1), ("feddwa_plus", "granularity", "x"),
-    ("feddwa_plus", "prior", 0),
+    ("feddwa_plus", "prior", 0), ("feddwa_plus", "freeze", -1),
 ]  # fmt: skip
 
 

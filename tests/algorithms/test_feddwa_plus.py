@@ -178,3 +178,27 @@ def test_what_is_set_apart_of_the_training_data_counts_for_its_classes():
     apart = data.hold_out(0.5, np.random.default_rng(0))
     assert apart.splits["train"].sizes.sum() < data.splits["train"].sizes.sum()
     assert torch.equal(apart.label_counts(), data.label_counts())
+
+
+@pytest.mark.parametrize("freeze", [1, 2])
+def test_weights_stay_those_of_the_round_after_which_they_are_frozen(freeze):
+    run, free = federation(FedDWAPlus(freeze=freeze)), federation(FedDWAPlus())
+    weights = [(run.step().info["weights"], free.step().info["weights"]) for _ in range(4)]
+    for frozen, learned in weights[:freeze]:
+        assert torch.equal(frozen, learned)
+    for frozen, learned in weights[freeze:]:
+        assert torch.equal(frozen, weights[freeze - 1][0])
+        assert not torch.allclose(frozen, learned)
+
+
+def test_frozen_clients_that_have_not_met_stay_strangers():
+    """Partial participation: after round 1 only pairs of its cohort ever give each other weight."""
+    run = federation(FedDWAPlus(freeze=1), participation=0.4)
+    first = run.step().cohort.ids
+    known = run.server["agreement"]
+    for _ in range(4):
+        result = run.step()
+        met = torch.isin(result.cohort.ids, first)
+        others = result.info["weights"].masked_fill(torch.eye(len(met), dtype=torch.bool), 0.0)
+        assert (others[~(met.unsqueeze(1) & met)] == 0).all()
+    torch.testing.assert_close(run.server["agreement"], known, rtol=0, atol=0)

@@ -417,7 +417,7 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
         yield Round(list(w), list(trained.values()), overall)
 
 
-def feddwa_plus(task, power, average, granularity, prior):
+def feddwa_plus(task, power, average, granularity, prior, freeze=0):
     groups = parameter_groups(task, granularity)
     logs = [_log_frequencies(task, i, prior) for i in range(task.n)]
     way_on = [np.zeros_like(task.initial)] * task.n
@@ -450,7 +450,7 @@ def feddwa_plus(task, power, average, granularity, prior):
                     length = np.linalg.norm(x) * np.linalg.norm(y)
                     found[j] = x @ y / length if length else 0.0
                 counts = max(0.0, *(found[j] for j in cohort if j != i))
-                for j in cohort:
+                for j in cohort if not freeze or rnd <= freeze else ():
                     agreed[g][i][j].append((counts, found[j]))
             for i in range(task.n):
                 known = {i: 0.0}

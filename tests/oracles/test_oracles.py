@@ -108,6 +108,10 @@ CASES = {
             ("model", 3.0, 0.0, 200.0), ("layer", 2.0, 0.1, 20.0), ("tensor", 1.5, 1.0, 1.0)
         ]
     },
+    "feddwa_plus-frozen": (
+        FedDWAPlus(prior=20.0, freeze=1), reference.feddwa_plus,
+        {"power": 2.0, "average": 0.1, "granularity": "layer", "prior": 20.0, "freeze": 1},
+    ),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from matplotlib.figure import Figure
 
 from feddwa.algorithms import ALGORITHMS
@@ -14,8 +15,9 @@ from feddwa.config import RunConfig
 from feddwa.paper import costs, figures, page, reproduce, specs, summary
 from feddwa.paper.figures import draw
 from feddwa.paper.store import Store, settings
-from feddwa.paper.summary import Gain, Spread, gaps, leaders, rounds_until, summarise, tie
+from feddwa.paper.summary import Gain, Spread, difference, gaps, interval, leaders, rounds_until, summarise, tie
 from feddwa.paper.tables import MISSING, findings, tables_of
+from feddwa.paper.verdict import extent_table, headline, places_table, verdict
 
 ROOT = Path(__file__).parents[2]
 TABLE1 = specs.experiment("table1")
@@ -41,8 +43,33 @@ def test_spreads_and_ties():
     assert f"{Spread({0: 1.0}):.2f}" == "1.00"
     assert not tie(a, b)  # one point in every seed, though each varies by two
     assert tie(a, Spread({0: 93.0, 1: 90.0, 2: 95.0}))
-    assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells no spread
+    assert not tie(Spread({0: 90.0}), Spread({0: 91.0}))  # one seed tells neither a tie nor a lead
+    assert interval(Spread({0: 1.0})) is None
     assert not tie(a, Spread({3: 92.0}))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+def test_intervals_are_those_of_a_paired_t_test(n):
+    """And a tie is where the test does not reject at 5 %."""
+    rng = np.random.default_rng(n)
+    for shift in (0.0, 0.5, 1.0, 3.0):
+        a, b = rng.normal(shift, 1, n), rng.normal(0, 1, n)
+        ours, theirs = (Spread(dict(enumerate(map(float, values)))) for values in (a, b))
+        found = scipy.stats.ttest_rel(a, b)
+        expected = found.confidence_interval(0.95)
+        assert interval(difference(ours, theirs)) == pytest.approx((expected.low, expected.high), rel=1e-9)
+        assert tie(ours, theirs) == (found.pvalue >= 0.05)
+
+
+def test_the_same_spread_is_a_tie_on_three_seeds_and_a_lead_on_ten():
+    """Mean 1.2, standard deviation 1: a lead of more than one standard deviation, which three seeds do not show."""
+    few, many = (
+        Spread({seed: 1.2 + sign * np.sqrt(n - 1) / np.sqrt(n - n % 2) for seed, sign in enumerate(signs)})
+        for n, signs in ((3, (1, -1, 0)), (10, (1, -1) * 5))
+    )
+    zeros = Spread(dict.fromkeys(range(10), 0.0))
+    assert few.std == pytest.approx(1) == pytest.approx(many.std)
+    assert (tie(few, zeros), tie(many, zeros)) == (True, False)
 
 
 def test_a_cell_in_numbers(tmp_path):
@@ -77,13 +104,17 @@ def test_who_is_first_is_said_whoever_it_is(tmp_path):
     for seed, noise in enumerate((0.0, 1.0, -1.0)):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90 + noise])
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [80 + noise])
-    assert findings(TABLE1, store) == ["cifar10/pathological: FedDWA is first, ahead of Local by 10.00 points."]
+    assert findings(TABLE1, store) == [
+        "cifar10/pathological: FedDWA is first, ahead of Local by 10.00 points (95 % CI 10.00 to 10.00, n = 3)."
+    ]
     for seed, noise in enumerate((0.0, -1.0, 1.0)):
         put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], seed, [90.2 + noise])
-    assert findings(TABLE1, store)[0].endswith("FedDWA and FedAMP, the best of the others, tie (0.20 points).")
+    told = "behind by 0.20 points (95 % CI -4.77 to 5.17, n = 3); seeds do not tell the two apart."
+    assert findings(TABLE1, store)[0].endswith(f"FedAMP is first; FedDWA, number 2 of 3, is {told}")
     for seed in range(3):
         put(store, TABLE1, PATHOLOGICAL, ROWS["fedavg_ft"], seed, [95.0 + seed])
-    text = "FedAvg_FT is first; FedDWA, number 3 of 4, is behind by 6.00 points."
+    told = "6.00 points (95 % CI 1.70 to 10.30, n = 3)"
+    text = f"FedAvg_FT is first; FedDWA, number 3 of 4, is behind by {told}."
     assert findings(TABLE1, store)[0].endswith(text)
     assert text in page.section(TABLE1, store, [])
 
@@ -96,7 +127,7 @@ def test_rows_with_fewer_seeds_are_named_and_compared_on_those(tmp_path):
     put(store, TABLE1, PATHOLOGICAL, ROWS["l2c"], 0, [91.5])
     put(store, TABLE1, PATHOLOGICAL, ROWS["fedamp"], 0, [89.0])  # above FedDWA's mean, below it on this seed
     put(store, TABLE1, PATHOLOGICAL, ROWS["sfl"], 10, [99.0])  # a seed that does not count
-    text = "L2C is first; FedDWA, number 2 of 4, is behind by 1.50 points on the one seed that both have."
+    text = "L2C is first; FedDWA, number 2 of 4, is behind by 1.50 points (one seed)."
     assert findings(TABLE1, store) == [f"cifar10/pathological: {text}"]
     [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
     assert "Seeds 0, 1, 2; of FedAMP, L2C 0; a machine" in detail.note
@@ -278,6 +309,65 @@ def test_the_published_page_is_what_the_results_give(tmp_path):
     assert not [
         gap for each in specs.experiments().values() for gap in gaps(each, Store(ROOT / "results")) if not gap.reason
     ]
+
+
+def test_the_verdict_counts_what_was_run(tmp_path):
+    """Two of the paper's columns: FedDWA third of three in one, first of two in the other; three of five cells near."""
+    store = Store(tmp_path)
+    for seed, noise in enumerate((0.0, 0.1, -0.1)):
+        for method, value in {"feddwa": 91.0, "local": 92.0, "fedavg": 93.0}.items():
+            put(store, TABLE1, PATHOLOGICAL, ROWS[method], seed, [value + noise])
+        for method, value in {"feddwa": 79.0, "local": 60.0}.items():
+            put(store, TABLE1, PRACTICAL, ROWS[method], seed, [value + noise])
+    put(store, TABLE1, TABLE1.select(["emnist-letters/pathological"]).columns[0], ROWS["feddwa"], 0, [99.0])
+    found = verdict(store)
+    assert (found.columns, found.cells, found.run, found.near, found.claimed) == (13, 178, 5, 3, 13)
+    assert {name: (own.place, own.of) for name, own in found.places.items()} == {
+        "cifar10/pathological": (3, 3), "cifar10/practical1": (1, 2)
+    }  # fmt: skip
+    told = headline(found)
+    assert told.startswith(
+        "**FedDWA is first in 1 of the 2 columns of Tables 1 and 2 that were run**; the paper has it"
+    )
+    assert (
+        "Its places are 3 and 1 of 2 and 3 methods; in 0 of the columns the seeds do not tell it from the first."
+        in told
+    )
+    assert "3 of the 5 cells that were run are within 2 points of the paper's number." in told
+    assert "11 columns with 173 of the 178 cells were not run: emnist/pathological, cifar100/pathological, " in told
+    row = ("cifar10/pathological", "FedAvg", "3 of 3", "2.00", "2.00 to 2.00", "3")
+    assert places_table(found).rows[0] == row
+    assert extent_table(store).rows[0] == (TABLE1.title, "3 of 10", "6 of 140")
+
+
+def test_the_verdict_of_nothing(tmp_path):
+    told = headline(verdict(Store(tmp_path)))
+    assert told.startswith("**FedDWA is first in 0 of the 0 columns")
+    assert "0 of the 0 cells that were run" in told
+
+
+def test_the_readme_says_what_the_results_give():
+    """`feddwa reproduce docs` mends it. Every column that was not run has its reason."""
+    found = verdict(Store(ROOT / "results"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"<!-- reproduction -->\n{page.wrapped(headline(found))}\n<!-- end -->" in readme
+    assert "no reason is known" not in headline(found)
+
+
+def test_a_marked_readme_beside_the_page_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "experiments", dict)
+    readme = tmp_path / "README.md"
+    for text in ("# Mine\n", "# Mine\n<!-- reproduction -->\nold\n<!-- end -->\nmore\n"):
+        readme.write_text(text, encoding="utf-8")
+        page.write_page(Store(tmp_path), tmp_path / "docs")
+        new = page.wrapped(headline(verdict(Store(tmp_path))))
+        assert readme.read_text(encoding="utf-8") == text.replace("old", new)
+
+
+def test_published_results_are_of_a_commit():
+    """Code with uncommitted changes cannot be found again."""
+    found = (ROOT / "results").glob("*/*.json")
+    assert not [path.name for path in found if json.loads(path.read_text())["code"].endswith("-dirty")]
 
 
 def test_published_results_are_sound():

@@ -35,6 +35,9 @@ With l_i, how many samples a client has of which class is no longer a matter of 
 to disagree about. Mixing may then be as wide when few are present, who therefore count for those absent as well. What
 is left of a client's own, and worth keeping, is u_i.
 
+With `freeze` = T, A is that of round T in all later rounds. If everybody takes part, so is P. Of fewer participants P
+is what the rule makes of the fixed A; two clients that have not met by round T weight each other with 0 for good.
+
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
 held back, nothing looks ahead; a client remembers four models. Our own; not in the paper.
 """
@@ -67,17 +70,19 @@ class FedDWAPlus(Algorithm):
     traffic = "1 + 1"
     cost = "1"
     validation = 0.5  # the other half: trained on as well
-    costless = ("power", "average", "granularity", "prior")
+    costless = ("power", "average", "granularity", "prior", "freeze")
 
     power: float = 2.0  # q: how sharply agreement turns into weight
     average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
     granularity: Granularity = "layer"  # parameters that get their weights together
     prior: float = 200.0  # k: samples of even classes beside its own in l_i; ever more of them: without l_i
+    freeze: int = 0  # rounds after which A, and with it P of a given set of participants, stays fixed; 0 = never
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
         require(0 <= self.average <= 1, "--param average", self.average, "from 0 to 1")
         require(0 < self.prior < math.inf, "--param prior", self.prior, "a finite number above 0")
+        require(self.freeze >= 0, "--param freeze", self.freeze, "0 (never) or a number of rounds")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """One personalised model per client, and nothing known about who agrees."""
@@ -122,10 +127,11 @@ class FedDWAPlus(Algorithm):
         groups = parameter_groups(latest, self.granularity)
         shares: dict[str, Tensor] = {}  # group -> (N, N)
         for group, names in groups.items():
-            found = mutual_cosines(part_of(update, names)).diagonal_scatter(upload["coherence"][group].double())
-            counts = best_partner(found).unsqueeze(1)  # (m, 1): s_i
-            agreement[group] = agreement[group].index_put(pairs, agreement[group][pairs] + counts * found)
-            news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
+            if not 0 < self.freeze < cohort.round:
+                found = mutual_cosines(part_of(update, names)).diagonal_scatter(upload["coherence"][group].double())
+                counts = best_partner(found).unsqueeze(1)  # (m, 1): s_i
+                agreement[group] = agreement[group].index_put(pairs, agreement[group][pairs] + counts * found)
+                news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
             known = whole(mean(agreement[group], news[group]))
             weights = agreement_weights(torch.where(heard, known, 0.0), self.power)
             shares[group] = others_count(weights, count(latest) / len(present))

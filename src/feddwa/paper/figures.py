@@ -1,7 +1,7 @@
 """Results as figures: SVG files that come out byte for byte the same from the same results."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,9 +133,7 @@ def _curves(experiment: Experiment, store: Store, scale: Scale) -> dict[str, "Fi
             axis.set_title(title, fontsize=10)
             axis.set_xlabel("round")
             axis.set_ylabel("accuracy, %")
-    handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    across = 5 if max(map(len, handles)) < LONG else 2
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=across, fontsize=8, frameon=False)
+    _legend(figure, axes)
     return {"": figure}
 
 
@@ -244,3 +242,35 @@ def _frame(axis: "Axes", record: Record) -> None:
 
 def _mean(series: Sequence[Sequence[float]]) -> list[float]:
     return [float(value) for value in np.mean([list(map(float, values)) for values in series], axis=0)]
+
+
+def draw_series(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, ylabel: str, levels: Mapping[str, float]
+) -> Path:
+    """Lines over rounds: panel title -> label -> a number per round; `levels` are dotted lines in every panel.
+
+    A label has the same colour in all panels. Rounds are on a logarithmic axis, as most change in the first ten.
+    """
+    figure, axes = _panels(len(panels), height=3.0)
+    labels = list(dict.fromkeys(label for series in panels.values() for label in series))
+    for axis, (title, series) in zip(axes, panels.items(), strict=True):
+        for label, values in series.items():
+            axis.plot(range(1, len(values) + 1), values, label=label, **_style(labels.index(label)))
+        for label, level in levels.items():
+            axis.axhline(level, color="#999999", linewidth=0.8, linestyle=":", label=label)
+        axis.set_xscale("log")
+        axis.set_xticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
+        axis.minorticks_off()
+        axis.set_ylim(0, 1.03)
+        axis.set_xlabel("round")
+        axis.set_ylabel(ylabel)
+        axis.set_title(title, fontsize=10)
+    _legend(figure, axes)
+    return _save(figure, path)
+
+
+def _legend(figure: "Figure", axes: Sequence["Axes"]) -> None:
+    """One legend for all panels, below them."""
+    handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    across = 5 if max(map(len, handles)) < LONG else 2
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=across, fontsize=8, frameon=False)

@@ -1,6 +1,8 @@
-"""docs/reproduction.md, written from the results alone."""
+"""docs/reproduction.md and the README's paragraph about it, written from the results alone."""
 
 import os
+import re
+import textwrap
 from importlib import resources
 from pathlib import Path
 
@@ -9,23 +11,45 @@ from feddwa.paper.specs import Experiment, experiments, tuned
 from feddwa.paper.store import Store
 from feddwa.paper.summary import GAP, Gap, gaps
 from feddwa.paper.tables import Table, findings, tables_of
+from feddwa.paper.verdict import extent_table, headline, places_table, verdict
+
+MARKED = re.compile(r"(<!-- reproduction -->\n).*?(<!-- end -->)", re.DOTALL)  # the README's paragraph
 
 
 def write_page(store: Store, folder: Path) -> list[Path]:
-    """Write reproduction.md and its figures; the same results give the same bytes."""
-    figures = folder / "reproduction"
+    """Write reproduction.md and its figures; the same results give the same bytes.
+
+    A README.md beside the folder with the marks of the paragraph about the reproduction gets that, too.
+    """
+    figures, found = folder / "reproduction", verdict(store)
     frame = resources.files(__package__).joinpath("frame.md").read_text(encoding="utf-8")
-    parts, written = [frame.replace("{tuned}", tuned_text())], []
+    tables = "\n".join([*markdown(places_table(found)), "", *markdown(extent_table(store))])
+    parts = [frame.format(tuned=tuned_text(), headline=wrapped(headline(found)), tables=tables)]
+    written: list[Path] = []
     for experiment in experiments().values():
         drawn = draw(experiment, store, figures)
         parts.append(section(experiment, store, [path.relative_to(folder) for path in drawn]))
         written += drawn
     page = folder / "reproduction.md"
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = page.with_suffix(".part")
-    temporary.write_text("\n".join(parts), encoding="utf-8")
-    os.replace(temporary, page)
+    _replace(page, "\n".join(parts))
+    readme = folder.parent / "README.md"
+    if readme.is_file() and MARKED.search(text := readme.read_text(encoding="utf-8")):
+        told = wrapped(headline(found))
+        _replace(readme, MARKED.sub(lambda marks: f"{marks[1]}{told}\n{marks[2]}", text))
     return [page, *written]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_suffix(".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def wrapped(text: str) -> str:
+    """Lines as long as those that are written by hand."""
+    return "\n".join(textwrap.wrap(text, 119, break_long_words=False, break_on_hyphens=False))
 
 
 def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:

@@ -1,4 +1,4 @@
-"""Results in numbers: means and spreads over seeds, ties, gains over Local, gaps to the paper."""
+"""Results in numbers: means over seeds, confidence intervals and ties, gains over Local, gaps to the paper."""
 
 import functools
 import statistics
@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from feddwa.paper.specs import Column, Experiment, Row, Scale
 from feddwa.paper.store import Record, Store
 
 GAP = 2.0  # points between ours and the paper's number that want a reason
+LEVEL = 0.95  # of confidence intervals
 MIB, GIGA = 2**20, 1e9
 
 
@@ -43,10 +45,44 @@ def difference(a: Spread, b: Spread) -> Spread | None:
     return Spread(common) if common else None
 
 
+class Interval(NamedTuple):
+    """Both ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def interval(apart: Spread) -> Interval | None:
+    """Confidence interval of the mean of paired differences over n seeds: mean ± t s / sqrt(n); None for one seed.
+
+    t is Student's quantile with n - 1 degrees of freedom: 4.30 for three seeds, 2.26 for ten. An interval over three
+    seeds is therefore wide, and says so.
+    """
+    if apart.std is None:
+        return None
+    from scipy.special import stdtrit  # only who compares pays for the import
+
+    n = len(apart.values)
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * apart.std / n**0.5
+    return Interval(apart.mean - half, apart.mean + half)
+
+
 def tie(a: Spread, b: Spread) -> bool:
-    """Whether a difference is below one standard deviation of it; one seed tells none."""
+    """Whether the interval of the paired difference includes 0; one seed tells neither a tie nor a lead."""
     apart = difference(a, b)
-    return apart is not None and abs(apart.mean) <= (apart.std or 0)
+    return apart is not None and _includes_zero(apart)
+
+
+def _includes_zero(apart: Spread) -> bool:
+    ends = interval(apart)
+    return ends is not None and ends.low <= 0 <= ends.high
+
+
+def points(apart: Spread) -> str:
+    """A difference in words: "0.65 points (95 % CI 0.31 to 0.99, n = 10)"."""
+    ends, n = interval(apart), len(apart.values)
+    told = "one seed" if ends is None else f"{100 * LEVEL:.0f} % CI {ends.low:.2f} to {ends.high:.2f}, n = {n}"
+    return f"{apart.mean:.2f} points ({told})"
 
 
 @dataclass(frozen=True)
@@ -128,23 +164,45 @@ def leaders(cells: Mapping[Row, Summary]) -> set[str]:
     return {row.name for row, summary in cells.items() if summary.measured is first or tie(first, summary.measured)}
 
 
-def finding(cells: Mapping[Row, Summary]) -> str | None:
-    """Where FedDWA stands in a column, in a sentence; None where it or everybody else was not run."""
+@dataclass(frozen=True)
+class Standing:
+    """FedDWA's place in a column, by means over the seeds that it shares with each other method."""
+
+    place: int
+    of: int  # methods that were run
+    rival: Row  # the best of the others
+    behind: Spread  # the rival's number less FedDWA's, seed by seed; negative where FedDWA leads
+
+    @property
+    def tied(self) -> bool:
+        """Whether seeds do not tell FedDWA and its rival apart."""
+        return _includes_zero(self.behind)
+
+
+def standing(cells: Mapping[Row, Summary]) -> Standing | None:
+    """Where FedDWA stands in a column; None where it or everybody else was not run."""
     ours = next((summary.measured for row, summary in cells.items() if row.name == "feddwa"), None)
     if ours is None:
         return None
     found = {row: difference(summary.measured, ours) for row, summary in cells.items() if row.name != "feddwa"}
-    ahead = {row: apart for row, apart in found.items() if apart is not None}  # of FedDWA, on the seeds of both
+    ahead = {row: apart for row, apart in found.items() if apart is not None}
     if not ahead:
         return None
-    row, most = max(ahead.items(), key=lambda item: item[1].mean)
-    distance = f"{abs(most.mean):.2f} points" + (" on the one seed that both have" if most.std is None else "")
-    if tie(ours, cells[row].measured):
-        return f"FedDWA and {row.label}, the best of the others, tie ({distance})."
-    if most.mean < 0:
-        return f"FedDWA is first, ahead of {row.label} by {distance}."
-    place = 1 + sum(apart.mean > 0 for apart in ahead.values())
-    return f"{row.label} is first; FedDWA, number {place} of {len(ahead) + 1}, is behind by {distance}."
+    rival, behind = max(ahead.items(), key=lambda item: item[1].mean)
+    return Standing(1 + sum(apart.mean > 0 for apart in ahead.values()), len(ahead) + 1, rival, behind)
+
+
+def finding(cells: Mapping[Row, Summary]) -> str | None:
+    """The same as a sentence."""
+    found = standing(cells)
+    if found is None:
+        return None
+    tied = "; seeds do not tell the two apart" if found.tied else ""
+    if found.place == 1:
+        lead = points(Spread({seed: -value for seed, value in found.behind.values.items()}))
+        return f"FedDWA is first, ahead of {found.rival.label} by {lead}{tied}."
+    place = f"FedDWA, number {found.place} of {found.of},"
+    return f"{found.rival.label} is first; {place} is behind by {points(found.behind)}{tied}."
 
 
 @dataclass(frozen=True)
@@ -178,8 +236,13 @@ def reason_for(experiment: Experiment, column: Column, row: Row) -> str | None:
     return own.get(row.name) or tables.get("*", {}).get(row.name) or own.get("*")
 
 
+def why_not_run(column: Column) -> str:
+    """The reason for a column without results, by its dataset."""
+    return _reasons().get("not-run", {}).get(column.dataset, "no reason is known")
+
+
 @functools.cache
-def _reasons() -> dict[str, dict[str, dict[str, str]]]:
+def _reasons() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files(__package__).joinpath("gaps.toml").read_text(encoding="utf-8"))
 
 
