@@ -50,6 +50,7 @@ class Ablation:
 
 
 FROZEN = {  # whether it matters that weights go on changing
+    "FedDWA+": "feddwa_plus",
     "FedDWA+, weights of round 1 in all rounds": "feddwa_plus freeze=1",
     "FedDWA+, weights of round 10 in all later rounds": "feddwa_plus freeze=10",
 }
@@ -71,7 +72,6 @@ ABLATIONS = {
             "FedDWA+ with q = 1": "feddwa_plus power=1.0",
             "FedDWA+ with k = 20": "feddwa_plus prior=20.0",
             "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
-            **FROZEN,
         },
     ),
     "weights": Ablation(
@@ -91,9 +91,8 @@ ABLATIONS = {
             "FedDWA+ without class frequencies (k = 10^9)": "feddwa_plus prior=1e9",
         },
     ),
-    "frozen": Ablation(
-        "cifar10", ("groups", "pathological", "rotations", "permutation"), {"FedDWA+": "feddwa_plus", **FROZEN}
-    ),
+    "frozen": Ablation("cifar10", ("groups", "pathological", "rotations", "permutation"), FROZEN),
+    "frozen_digits": Ablation("digits", ("groups", "pathological", "rotations", "permutation", "dirichlet"), FROZEN),
     "federation": Ablation(
         "cifar10", ("groups", "pathological"), {
             f"{ALGORITHMS[name].title}{text}": name + options

@@ -16,10 +16,15 @@ from feddwa.paper.summary import Spread, difference, gain_over, interval
 PAGE = Path("docs/beyond.md")
 FIGURE = Path("beyond/in-group-weight.svg")  # beside the page
 OURS = "feddwa_plus"
-GROUPED = {  # title -> dataset and settings with known groups: four of five clients each
-    "digits": ("digits", ("groups", "rotations", "permutation")),
-    "CIFAR-10": ("cifar10", ("groups", "rotations", "permutation")),
-    "Tiny-ImageNet": ("tiny-imagenet-32", ("groups",)),
+GROUPED = {  # (dataset's title, label) -> dataset, setting, options: four equal groups of clients each
+    ("digits", "groups"): ("digits", "groups", ""),
+    ("digits", "rotations"): ("digits", "rotations", ""),
+    ("digits", "permutation"): ("digits", "permutation", ""),
+    ("CIFAR-10", "groups"): ("cifar10", "groups", ""),
+    ("CIFAR-10", "rotations"): ("cifar10", "rotations", ""),
+    ("CIFAR-10", "permutation"): ("cifar10", "permutation", ""),
+    ("CIFAR-10", "groups, N = 100"): ("cifar10", "groups", " clients=100"),
+    ("Tiny-ImageNet", "groups"): ("tiny-imagenet-32", "groups", ""),
 }
 EVEN = 0.25  # in-group weight of an even mean over four groups
 SHOWN = (1, 2, 5, 10, 20, 40, 100)  # rounds
@@ -31,7 +36,7 @@ def write_page(store: Store, page: Path) -> None:
     """Put the tables into the page, each where it is announced: <!-- table: DATASET SEED ... -->, and the like."""
     kinds = {
         "table": _table, "paired": _paired, "ablation": _ablation, "bytes": _equal_bytes, "flops": _equal_flops,
-        "inside": _inside,
+        "inside": _inside, "against": _against,
     }  # fmt: skip
 
     def table(found: re.Match[str]) -> str:
@@ -40,7 +45,7 @@ def write_page(store: Store, page: Path) -> None:
         return f"<!-- {found.group(1)} -->\n\n{made}\n\n<!-- end -->"
 
     text = page.read_text(encoding="utf-8")
-    new = re.sub(rf"<!-- ((?:{'|'.join(kinds)}): [\w ]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+    new = re.sub(rf"<!-- ((?:{'|'.join(kinds)}): [\w -]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
     temporary = page.with_suffix(".part")
     temporary.write_text(new, encoding="utf-8")
     os.replace(temporary, page)
@@ -104,6 +109,21 @@ def _paired(store: Store, dataset: str, seeds: list[int]) -> str:
             rows.append([setting, ranked, ALGORITHMS[best].title, _apart(lead), *others, str(len(lead.values))])
     header = ["", "place", "best other method", "less that", "less FedDWA", "less Local", "n"]
     return _markdown(header, rows)
+
+
+def _against(store: Store, name: str, seeds: list[int]) -> str:
+    """Rows of an ablation less its first row, seed by seed, with 95 % confidence intervals."""
+    chosen = ABLATIONS[name]
+    reference, *others = (
+        (label, _results(store, chosen.dataset, chosen.settings, method, seeds))
+        for label, method in chosen.rows.items()
+    )
+    rows = [
+        [label, *(_apart(difference(Spread(cells[name]), Spread(reference[1][name]))) for name in chosen.settings)]
+        for label, cells in others
+        if any(cells.values())
+    ]
+    return _markdown([f"less {reference[0]}", *chosen.settings], rows)
 
 
 def _apart(apart: Spread | None) -> str:
@@ -181,21 +201,20 @@ def _inside(store: Store, method: str, seeds: list[int]) -> str:
     """In-group weight of a method by round: mean over clients and seeds."""
     rows = []
     for title, series in inside(store, method, seeds).items():
-        for setting, values in series.items():
+        for label, values in series.items():
             shown = [f"{values[number - 1]:.2f}" if number <= len(values) else "" for number in SHOWN]
-            rows.append([f"{title}, {setting}", *shown])
+            rows.append([f"{title}, {label}", *shown])
     return _markdown(["", *(f"round {number}" for number in SHOWN)], rows)
 
 
 def inside(store: Store, method: str, seeds: list[int]) -> dict[str, dict[str, list[float]]]:
-    """Title -> setting -> a number per round: the share of a client's weight inside its group, itself included."""
+    """Title -> label -> a number per round: the share of a client's weight inside its group, itself included."""
     found: dict[str, dict[str, list[float]]] = {}
-    for title, (dataset, settings) in GROUPED.items():
-        for setting in settings:
-            records = _records(store, dataset, setting, method, seeds)
-            if records:
-                series = np.mean([record["mass"] for record in records.values()], axis=0)
-                found.setdefault(title, {})[setting] = series.tolist()
+    for (title, label), (dataset, setting, options) in GROUPED.items():
+        records = _records(store, dataset, setting, method + options, seeds)
+        if records:
+            series = np.mean([record["mass"] for record in records.values()], axis=0)
+            found.setdefault(title, {})[label] = series.tolist()
     return found
 
 

@@ -1,7 +1,9 @@
 """FedDWA+'s weights, the page that reports on them, and clients that join later."""
 
 import argparse
+import hashlib
 import importlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from feddwa.paper.store import Store
 from feddwa.paper.store import settings as stored
 
 ROOT = Path(__file__).parents[1]
+PROTOCOL = "0393322bde4974069d5dfb2a01767a991a9545af83b680c8f104f8b3d795a60e"  # of df3e3c6
 
 
 @pytest.fixture(autouse=True)
@@ -168,3 +171,21 @@ def test_newcomers_of_a_real_run_are_better_off_at_once(partition):
     config = RunConfig(partition=partition, rounds=15, clients=20).resolved()
     own, average = script("newcomers").measure(config)
     assert own[0] > average[0] + 20
+
+
+def test_the_protocol_is_as_it_was_first_committed():
+    """Amendments stand below it, with their dates: a protocol that changes after results are known is none."""
+    page = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
+    section = page[page.index("## The protocol, written before the experiments") : page.index("### Amendments")]
+    assert hashlib.sha256(section.strip().encode()).hexdigest() == PROTOCOL
+    amendments = re.findall(r"^\| (2026-\d\d-\d\d) \| (\w+)", page, flags=re.MULTILINE)
+    assert [commit for _, commit in amendments[:-1]] == [
+        "be7777e", "9271963", "fb68c12", "9eb280f", "c8e4d8b", "445a470", "5db5a47",
+    ]  # fmt: skip
+    assert [date for date, _ in amendments] == sorted(date for date, _ in amendments)
+
+
+@pytest.mark.parametrize("page", ["beyond.md", "note.md", "algorithms/feddwa_plus.md"])
+def test_pages_say_that_the_rule_was_chosen_on_test_accuracy(page):
+    words = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+    assert re.search(r"[Cc]hosen (on|by) (the )?test accuracy", words)

@@ -20,9 +20,8 @@ for classes, i trains and uses its models with l_i added to the outputs, and sen
     l_i  = log of the class frequencies of i, as if it had k more samples, as many of every class
 
 To first order <d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion
-that speaks of loss and not of distance. Where one model can serve everybody, the pull apart fades as it does, agreement
-becomes even, and mixing wide; where it cannot, the pull stays, and mixing narrow. Nothing locks in: agreement is about
-updates, so models that have grown apart may still find together.
+that speaks of loss and not of distance. How wide that mixes, and whether it widens or narrows over the rounds, differs
+from task to task (docs/beyond.md has the in-group weight by round).
 
 The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
 it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
@@ -63,7 +62,7 @@ HALVES = ("train", "validation")  # the splits, and what is remembered of each: 
 
 @dataclass(frozen=True)
 class FedDWAPlus(Algorithm):
-    """FedDWA+ with the values that were chosen on digits and CIFAR-10."""
+    """FedDWA+ with the values that were chosen by test accuracy on digits and CIFAR-10."""
 
     title = "FedDWA+"
     summary = "mixes with those whose updates agree, layer by layer"

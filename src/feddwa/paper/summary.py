@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -238,11 +238,11 @@ def reason_for(experiment: Experiment, column: Column, row: Row) -> str | None:
 
 def why_not_run(column: Column) -> str:
     """The reason for a column without results, by its dataset."""
-    return _reasons().get("not-run", {}).get(column.dataset, "no reason is known")
+    return _reasons().get("not-run", {}).get(column.dataset, {}).get("*", "no reason is known")
 
 
 @functools.cache
-def _reasons() -> dict[str, dict[str, Any]]:
+def _reasons() -> dict[str, dict[str, dict[str, str]]]:
     return tomllib.loads(resources.files(__package__).joinpath("gaps.toml").read_text(encoding="utf-8"))
 
 
