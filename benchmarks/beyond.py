@@ -21,7 +21,7 @@ from beyond_cells import METHODS, cells, config_of, settings_of
 from beyond_page import PAGE, write_page
 
 from feddwa.errors import InputError
-from feddwa.paper.calibrate import update_norms
+from feddwa.paper.calibrate import column_norms
 from feddwa.paper.cells import Cell, Schedule, run_cells
 from feddwa.paper.store import Store
 
@@ -34,7 +34,7 @@ def print_tolerances(options: argparse.Namespace) -> None:
     for dataset in options.dataset:
         for setting in options.settings or settings_of(dataset):
             config = dataclasses.replace(config_of(dataset, setting, "clusterfl"), **_here(options))
-            print(f"{dataset} {setting}: eps2={update_norms(config).eps2}", flush=True)
+            print(f"{dataset} {setting}: eps2={column_norms(config).eps2}", flush=True)
 
 
 def _here(options: argparse.Namespace) -> dict[str, Any]:

@@ -152,6 +152,28 @@ def test_compare(call):
     assert Path("alone/clients.jsonl").read_bytes() == Path("all/local/clients.jsonl").read_bytes()
 
 
+def test_compare_measures_clusterfls_tolerance_and_says_who_does_not_fit(call, tmp_path):
+    """By default ClusterFL would be FedAvg on digits, to the digit, and FedAMP's self weights are negative."""
+    options = ("--algorithms", "clusterfl", "fedavg", "fedamp", "--clients", "8", "--rounds", "24", "--out", "all")
+    status, out, _ = call("compare", *options)
+    assert status == 0
+    text = re.sub(r"\s+", " ", out)
+    (eps2,) = re.findall(r"clusterfl: eps2=([\d.]+), measured on these data by the rule", text)
+    config = (tmp_path / "all/clusterfl/config.toml").read_text()
+    assert f'"clusterfl.eps2={eps2}"' in config
+    assert f'"clusterfl.eps2={eps2}"' in (tmp_path / "all/compare.toml").read_text()  # resume measures nothing
+    lines = [json.loads(line) for line in (tmp_path / "all/clusterfl/metrics.jsonl").read_text().splitlines()]
+    assert lines[-2]["method"]["cluster_count"] > 1
+    assert re.search(r"warning: fedamp: a client's own weight is negative in \d+ of 24 rounds", text)
+    assert "warning: clusterfl" not in text
+    assert "own weight is negative in" in (tmp_path / "all/report.html").read_text()
+    _, out, _ = call("compare", *options[:-1], "given", "--param", "eps2=1.6")
+    text = re.sub(r"\s+", " ", out)
+    assert "measured on these data" not in text
+    assert re.search(r"warning: clusterfl: no update was longer than [\d.]+ and eps2=1.6: nothing splits", text)
+    assert "no update was longer than" in (tmp_path / "given/report.html").read_text()
+
+
 def test_compare_takes_a_runs_configuration(call):
     assert call("run", *QUICK, "--algorithm", "local", "--out", "run")[0] == 0
     status, out, _ = call("compare", "--config", "run/config.toml", "--algorithms", "local", "fedavg", "--out", "all")

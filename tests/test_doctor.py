@@ -10,6 +10,7 @@ import feddwa
 from feddwa import cli, doctor
 from feddwa.config import RunConfig
 from feddwa.data.describe import Description
+from feddwa.report.reading import read
 
 SMALL = {"clients": 4, "rounds": 2, "param": ("groups=2",)}
 
@@ -64,9 +65,25 @@ def test_weights_that_have_become_the_identity():
     assert list(doctor.weight_traps("fedavg", [])) == []
 
 
-def test_negative_weights():
-    first, _ = doctor.weight_traps("fedamp", [np.array([[-16.0, 17.0], [17.0, -16.0]])])
-    assert (first.level, "as low as -16.00" in first.text) == ("warning", True)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"algorithm": "clusterfl", "rounds": 40}, "in 3 rounds and eps2=1.6: if that stays so, nothing splits"),
+        ({"algorithm": "fedamp", "clients": 20}, "a client's own weight is negative in 3 of 3 rounds"),
+    ],
+)
+def test_a_method_that_does_not_fit_the_task_says_so(options, words):
+    found = list(doctor.configuration(RunConfig(**{**SMALL, **options})))
+    assert [words in text for text in said(found, "warning")] == [True]
+
+
+def test_a_run_that_was_fedavg_under_another_name(tmp_path):
+    """From its files: 21 rounds, of which splits were allowed in one."""
+    result = feddwa.run(out=str(tmp_path), **{**SMALL, "algorithm": "clusterfl", "rounds": 21})
+    (record,) = read([tmp_path])
+    (warning,) = said(doctor.finished_run(record), "warning")
+    assert "nothing splits and ClusterFL is FedAvg over equal sizes; take as eps2 a value below it" in warning
+    assert warning in said(doctor.method_traps(record.config, result.metrics, []), "warning")
 
 
 def test_a_sound_configuration(tmp_path):

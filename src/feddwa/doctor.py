@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa import metrics
 from feddwa.build import choose_device, load_task, make_engine
 from feddwa.config import RunConfig
 from feddwa.data import cache
@@ -22,6 +23,7 @@ from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.federation import Federation, Round
+from feddwa.metrics import Line
 
 if TYPE_CHECKING:
     from feddwa.report.reading import Record
@@ -220,11 +222,21 @@ def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
         yield Finding(
             "ok", f"{len(rounds)} rounds tried: finite numbers, about {took:.2g} s a round, {whole:.2g} s in all"
         )
-    yield from _weights(config, rounds)
-
-
-def _weights(config: RunConfig, rounds: list[Round]) -> Iterator[Finding]:
+    lines = [metrics.round_line(each, engine.data.splits["test"].sizes) for each in rounds]
     matrices = [each.info["weights"].double().cpu().numpy() for each in rounds if "weights" in each.info]
+    yield from method_traps(config, lines, matrices)
+
+
+def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Sequence[np.ndarray]) -> Iterator[Finding]:
+    """Where a method does not fit the task: what it says itself of its numbers, and what its weights say.
+
+    `lines`: of metrics.jsonl, from round 1 on; `matrices`: P (m, m) of each round. This is what has to be told wherever
+    results are shown: in the terminal, in the report and here.
+    """
+    numbers = [line["method"] for line in lines if "method" in line]
+    measured = [each for each in numbers if None not in each.values()]  # not a number: the model has diverged
+    for text in config.make_algorithm().warnings(measured, config.rounds or 0):
+        yield Finding("warning", text)
     yield from weight_traps(config.algorithm, matrices)
 
 
@@ -232,13 +244,6 @@ def weight_traps(algorithm: str, matrices: Sequence[np.ndarray]) -> Iterator[Fin
     """What a method's weights say, (m, m) of each round."""
     if not matrices or algorithm == "local":
         return
-    lowest = min(float(matrix.min()) for matrix in matrices)
-    if lowest < -1e-6:
-        yield Finding(
-            "warning",
-            f"weights as low as {lowest:.2f}: models are pushed away from one another instead of mixed; {algorithm}'s "
-            "step is too large for so many clients",
-        )
     own = [float(np.trace(abs(matrix)) / abs(matrix).sum()) for matrix in matrices]
     if own[-1] <= SELF or len(matrices[-1]) == 1:
         yield Finding("ok", f"{100 * own[-1]:.0f} % of a client's new model is its own, the rest comes from others")
@@ -267,7 +272,7 @@ def finished_run(record: "Record") -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "all losses are finite")
-    yield from weight_traps(record.config.algorithm, [each.matrix for each in record.weights])
+    yield from method_traps(record.config, record.lines, [each.matrix for each in record.weights])
 
 
 def _clients(numbers: np.ndarray) -> str:

@@ -29,7 +29,8 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
     take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
-    "preferred", where the method learns an affinity, has those with the largest one of every participant.
+    "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
+    the method's own numbers of the round.
     """
     ids, costs = result.cohort.ids, result.costs
     after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
@@ -46,6 +47,7 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
+        **_numbers(result.info),
     } | ({"missing": missing} if missing else {})
 
 
@@ -57,6 +59,12 @@ def _preferred(info: Info) -> dict[str, list[list[int]]]:
     best = affinity.argsort(dim=1, descending=True, stable=True)[:, :PREFERRED]
     pairs = zip(best.tolist(), affinity.gather(1, best).tolist(), strict=True)
     return {"preferred": [[j for j, value in zip(*pair, strict=True) if value > 0] for pair in pairs]}
+
+
+def _numbers(info: Info) -> dict[str, dict[str, float | None]]:
+    """What of the method's report is a single number."""
+    found = {name: _number(float(value), 6) for name, value in info.items() if value.ndim == 0}
+    return {"method": found} if found else {}
 
 
 def by_reason(missing: Mapping[int, str]) -> dict[str, list[int]]:

@@ -7,9 +7,10 @@ from sklearn.cluster import AgglomerativeClustering
 from torch import nn
 
 from feddwa.algorithms import L2C, SFL, ClusterFL, FedAMP, FedAvg, FedDWA, FedFomo, FedRoD, Local, Problem
-from feddwa.algorithms.clusterfl import bipartition, cosines, split
+from feddwa.algorithms.clusterfl import tolerance
 from feddwa.algorithms.fedrod import OWN, two_losses
 from feddwa.algorithms.l2c import logit_gradient, omega
+from feddwa.algorithms.linkage import bipartition, cosines, split
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort
 from feddwa.engine.network import FunctionalClient, head_name
@@ -107,6 +108,41 @@ def test_complete_linkage_is_scikit_learns(seed):
     similarity = cosines(updates @ updates.T)
     theirs = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(-similarity.numpy()).labels_
     assert bipartition(similarity).tolist() == (theirs != theirs[0]).tolist()
+
+
+def numbers(run, rounds):
+    infos = [run.step().info for _ in range(rounds)]
+    return [{name: float(value) for name, value in info.items() if value.ndim == 0} for info in infos]
+
+
+def test_tolerances_that_never_let_it_split_are_told():
+    """And the value that does, measured by the rule in the run itself."""
+    algorithm = ClusterFL(eps1=9.0, warmup=2)
+    measured = numbers(federation(algorithm, data=small_data(EQUAL)), 12)
+    (text,) = algorithm.warnings(measured, 12)
+    longest = max(each["largest_norm"] for each in measured[2:])
+    eps2 = tolerance([each["largest_norm"] for each in measured], 2)
+    assert f"no update was longer than {longest:.2g} and eps2=1.6: nothing splits and ClusterFL is FedAvg" in text
+    assert f"take as eps2 {eps2}, which our rule gives" in text
+    assert eps2 == pytest.approx(0.8 * np.median([each["largest_norm"] for each in measured[2:]]), abs=0.005)
+    fitting = ClusterFL(eps1=9.0, eps2=eps2, warmup=2)
+    split_up = numbers(federation(fitting, data=small_data(EQUAL)), 12)
+    assert split_up[-1]["cluster_count"] > 1
+    assert list(fitting.warnings(split_up, 12)) == []
+    (text,) = ClusterFL(eps1=1e-9, eps2=eps2, warmup=2).warnings(measured, 12)
+    assert "the mean update was never shorter than" in text
+    (text,) = algorithm.warnings(measured[:2], 12)
+    assert "in 2 rounds and eps2=1.6: if that stays so" in text
+    (text,) = algorithm.warnings(measured[:2], 2)
+    assert "warmup=2 and 2 rounds: nothing splits" in text
+    assert list(algorithm.warnings([], 12)) == []
+
+
+def test_the_rule_for_the_tolerance():
+    assert tolerance([9.0] * 20 + [1.0] * 9 + [5.0] + [7.0] * 9, 20) == 0.8  # ten rounds after the warm-up, the median
+    assert tolerance([0.0123] * 10, 0) == 0.0098  # two digits, however short updates are
+    assert tolerance([1.0] * 9, 0) is None
+    assert tolerance([0.0] * 10, 0) is None
 
 
 def test_an_update_of_zero_is_orthogonal_to_all():
@@ -243,6 +279,18 @@ def test_under_partial_participation_the_last_cohorts_uploads_are_mixed():
             torch.testing.assert_close(message, own + sum(share * last[j] for j, share in shares.items()))
         complete = torch.allclose(info["weights"].sum(1), torch.ones(2).double())
         assert complete == (neighbours == "cohort")  # P of the cohort lacks nobody
+
+
+def test_negative_self_weights_are_told_with_a_sigma_that_has_none():
+    algorithm = FedAMP(alpha=2.0)
+    measured = numbers(federation(algorithm, data=small_data(EQUAL)), 3)
+    (text,) = algorithm.warnings(measured, 3)
+    assert "a client's own weight is negative in 3 of 3 rounds" in text
+    assert f"{min(each['self_weight'] for each in measured):.3g} in the mean at worst" in text
+    assert "from --param sigma=6 on it cannot be" in text  # three neighbours times alpha
+    wide = FedAMP(alpha=2.0, sigma=6.0)
+    assert list(wide.warnings(numbers(federation(wide, data=small_data(EQUAL)), 3), 3)) == []
+    assert list(algorithm.warnings([], 3)) == []
 
 
 def test_without_a_pull_fedamp_is_local_training():

@@ -218,6 +218,26 @@ def test_columns_without_data_are_left_out_unless_asked_for(tmp_path, monkeypatc
         reproduce("figure-similarity", columns=["cifar10/practical1"], results=tmp_path, tell=told.append)
 
 
+def test_clusterfl_is_not_run_with_a_tolerance_of_another_task(tmp_path, monkeypatch):
+    """With its default it would be FedAvg under another name, without a word."""
+    monkeypatch.delenv("FEDDWA_DATA", raising=False)
+    monkeypatch.setenv("FEDDWA_CACHE", str(tmp_path / "cache"))
+    run.dataset.cache_clear()
+    command, told = "`feddwa reproduce clusterfl-norms --columns cifar100/practical1`", []
+    column = {"columns": ["cifar100/practical1"], "results": tmp_path, "tell": told.append}
+    with pytest.raises(InputError, match="--methods clusterfl: cifar100/practical1 has no eps2") as refused:
+        reproduce("table1", methods=["clusterfl"], **column)
+    assert command in str(refused.value)
+    with pytest.raises(InputError, match="--dataset cifar100: not found"):  # the other methods need the data
+        reproduce("table1", **column)
+    assert [text for text in told if command in text] == told[:1] != []
+    for name in ("table1", "table2"):
+        each = specs.experiment(name)
+        left_out = {column.name for column, row in each.cells() if each.untuned(column, row)}
+        assert left_out == {column.name for column in each.columns} - set(specs.tuned())
+        assert not any(cell.untuned for cell in plan(each, Store(tmp_path), "smoke"))
+
+
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in ("table1", "curves")])
 def test_every_experiment_runs_at_smoke_scale(name, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "smoke"  # shared: the cells are

@@ -4,7 +4,7 @@ Both halves are written once, against a leading client axis. The client half nev
 half never sees data. Everything that crosses between them is a message, a mapping part -> name -> (m, *shape).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,8 +14,10 @@ from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
-# "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j.
+# "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
+# dimension are numbers of the round, which `warnings` judges the hyper-parameters by; metrics.jsonl keeps them.
 Info = Mapping[str, Tensor]
+Numbers = Mapping[str, float]  # those of one round
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class Algorithm:
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """The server's round: its new state, and what there is to report."""
         raise NotImplementedError
+
+    def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
+        """Where the hyper-parameters do not fit the task, and what would: sentences without a full stop.
+
+        `measured`: the numbers that `server` has reported, from round 1 on; `rounds`: how many the run has in all. The
+        terminal, the report and `feddwa doctor` tell what this finds.
+        """
+        yield from ()
 
     def grow(self, server: State, fresh: State) -> State:
         """The server's state once clients have joined; `fresh` is what `setup` makes for all of them."""

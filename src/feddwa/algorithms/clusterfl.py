@@ -15,22 +15,28 @@ children inside their parent, so that every split after the first moves the wron
 partial participation, which neither describes, norms and means are those of the participants; a split sorts absent
 members by their last update, and those never seen go with the larger child. The notebook's eps1 = 0.4, eps2 = 1.6
 belong to its network and rate, and the paper's tuned values are unpublished. If no update is longer than eps2 nothing
-ever splits and ClusterFL is FedAvg without sizes: set eps1 above the norm of the mean in late rounds and eps2 below the
-largest norm (both are in the report of a round).
+ever splits and ClusterFL is FedAvg without sizes. Our rule, in every comparison: eps1 stays; eps2 is 0.8 of the largest
+norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`). `feddwa
+compare` measures it where it is not given, and a run that never splits says so.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor
 
-from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.base import Algorithm, Info, Numbers, Problem
+from feddwa.algorithms.linkage import bipartition, cosines, split
 from feddwa.algorithms.vectors import difference, inner_products
 from feddwa.engine.rows import Cohort, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.mixing import mix
+
+SHARE, LATE = 0.8, 10  # of the rule for eps2: of the largest norm, in so many rounds after the warm-up
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,44 @@ class ClusterFL(Algorithm):
         model = {name: value + step[name] for name, value in server["model"].items()}
         weights = together[cohort.ids] / together[cohort.ids].sum(1, keepdim=True)
         report = {"weights": weights, "clusters": of, "mean_norm": mean_norm, "max_norm": max_norm}
-        return {"model": model, "update": update, "clusters": {"of": of, "seen": seen}}, report
+        count = torch.tensor(len(of.unique()))
+        numbers = {"cluster_count": count, "norm_of_mean": mean_norm.min(), "largest_norm": max_norm.max()}
+        return {"model": model, "update": update, "clusters": {"of": of, "seen": seen}}, report | numbers
+
+    def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
+        """Whether nothing has split because of the tolerances, or never can."""
+        if not measured or any(each["cluster_count"] > 1 for each in measured):
+            return
+        late = measured[self.warmup :]
+        longest = max(each["largest_norm"] for each in late or measured)
+        shortest = min(each["norm_of_mean"] for each in late or measured)
+        fedavg = "nothing splits and ClusterFL is FedAvg over equal sizes"
+        if rounds <= self.warmup:
+            yield f"warmup={self.warmup} and {rounds} rounds: {fedavg}; take more --rounds or a lower warmup"
+        elif longest <= self.eps2 and not late:
+            yield (
+                f"no update was longer than {longest:.2g} in {len(measured)} rounds and eps2={self.eps2:g}: if that "
+                f"stays so, {fedavg}; `feddwa compare --algorithms clusterfl` measures an eps2 that fits"
+            )
+        elif longest <= self.eps2:
+            rule = tolerance([each["largest_norm"] for each in measured], self.warmup)
+            fitting = "a value below it" if rule is None else f"{rule}, which our rule gives"
+            yield f"no update was longer than {longest:.2g} and eps2={self.eps2:g}: {fedavg}; take as eps2 {fitting}"
+        elif late and shortest >= self.eps1:
+            told = f"the mean update was never shorter than {shortest:.2g} and eps1={self.eps1:g}: {fedavg}"
+            yield f"{told}; take a larger eps1 if clients fall into groups"
+
+
+def tolerance(largest: Sequence[float], warmup: int) -> float | None:
+    """eps2 by our rule, to two digits, from the largest norm of an update in each round of a run without splits.
+
+    None where there are fewer than the ten rounds after the warm-up in which it is measured.
+    """
+    late = largest[warmup : warmup + LATE]
+    if len(late) < LATE or not median(late) > 0:
+        return None
+    value = SHARE * median(late)
+    return round(value, max(2, 1 - math.floor(math.log10(value))))
 
 
 def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,30 +139,3 @@ def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
     mean_square = ((share @ products) * share).sum(1)
     largest = torch.where(same > 0, products.diagonal(), 0.0).amax(1)
     return mean_square.clamp(min=0).sqrt(), largest.sqrt()
-
-
-def cosines(products: Tensor) -> Tensor:
-    """Cosine similarities from inner products; an update of zero is orthogonal to all."""
-    norms = products.diagonal().sqrt()
-    return products / (norms.unsqueeze(1) * norms + 1e-12)
-
-
-def bipartition(similarity: Tensor) -> Tensor:
-    """(n,) bool: who parts from client 0, by complete linkage down to two clusters."""
-    distance = (-similarity).fill_diagonal_(torch.inf)
-    label = torch.arange(len(distance))
-    for _ in range(len(distance) - 2):
-        a, b = sorted(divmod(int(distance.argmin()), len(distance)))
-        merged = distance[a].maximum(distance[b])  # infinite at a and b
-        distance[a], distance[:, a] = merged, merged
-        distance[b], distance[:, b] = torch.inf, torch.inf
-        label[label == b] = a
-    return label != label[0]
-
-
-def split(of: Tensor, cluster: int, leaving: Tensor, staying: Tensor) -> Tensor:
-    """New clusters of all clients: `leaving` found one; other members follow the larger of the two."""
-    unseen = of == cluster
-    unseen[leaving] = unseen[staying] = False
-    child = of.index_fill(0, leaving, int(of.max()) + 1)
-    return torch.where(unseen, child[leaving[0] if len(leaving) > len(staying) else staying[0]], child)

@@ -18,13 +18,14 @@ and the self weight runs away with it. The self weights are in the report of eve
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.base import Algorithm, Info, Numbers, Problem
 from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
 from feddwa.engine.trainer import Trainer
@@ -71,9 +72,24 @@ class FedAMP(Algorithm):
         """New messages to everybody, since anybody's neighbours may have moved."""
         models = put(server["model"], cohort.ids, upload["model"])
         seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
-        weights = self.attention(models, cohort.ids if self.neighbours == "cohort" else seen.nonzero().flatten())
+        neighbours = cohort.ids if self.neighbours == "cohort" else seen.nonzero().flatten()
+        weights = self.attention(models, neighbours)
         new = {"model": models, "message": mix(weights, models), "seen": {"clients": seen}}
-        return new, {"weights": weights[cohort.ids][:, cohort.ids]}
+        own = weights[cohort.ids][:, cohort.ids]
+        numbers = {"self_weight": own.diagonal().mean(), "neighbours": torch.tensor(len(neighbours) - 1)}
+        return new, {"weights": own, **numbers}
+
+    def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
+        """Whether messages overshoot, because a client's neighbours together weigh more than 1."""
+        lowest = min((each["self_weight"] for each in measured), default=0.0)
+        if lowest < 0:
+            count = sum(each["self_weight"] < 0 for each in measured)
+            enough = max(each["neighbours"] for each in measured) * self.alpha
+            yield (
+                f"a client's own weight is negative in {count} of {len(measured)} rounds, {lowest:.3g} in the mean at "
+                f"worst: models are pushed away from one another instead of mixed; from --param sigma={enough:g} on it "
+                "cannot be"
+            )
 
     def attention(self, models: Rows, neighbours: Tensor) -> Tensor:
         """xi (N, N): row i weighs the models in u_i, those of `neighbours` (k,) and the client's own."""

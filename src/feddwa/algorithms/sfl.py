@@ -80,7 +80,7 @@ class SFL(FedAvg):
         """Put the new models among everybody's, spread them over the graph, and average."""
         spread = server["graph"]["spread"]
         personal = mix(spread, put(server["personal"], cohort.ids, upload["model"]))
-        mean = mix(torch.full((1, len(spread)), 1 / len(spread)), personal)
+        mean = mix(torch.full((1, len(spread)), 1 / len(spread), dtype=torch.float64), personal)
         new = {"model": {name: value[0] for name, value in mean.items()}, "personal": personal}
         return {**new, "graph": server["graph"]}, {"weights": spread[cohort.ids][:, cohort.ids]}
 

@@ -129,7 +129,8 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
         total, unknown = total + (seconds or 0), unknown + (seconds is None) * len(cell.missing)
         time = "" if not cell.missing else "  time unknown" if seconds is None else f"  about {seconds:.0f} s"
         state = "done" if not cell.missing else f"{cell.seeds - len(cell.missing)} of {cell.seeds} seeds done"
-        console.print(f"{cell.name:<60}  {state}{time}", highlight=False, soft_wrap=True)
+        first = f"  {cell.untuned}" if cell.untuned and cell.missing else ""
+        console.print(f"{cell.name:<60}  {state}{time}{first}", highlight=False, soft_wrap=True)
     missing, wanted = sum(len(cell.missing) for cell in cells), sum(cell.seeds for cell in cells)
     console.print(
         f"{missing} of {wanted} runs missing; about {total:.0f} s where the time is known, "
@@ -190,7 +191,7 @@ def _print(console: Console, table: "Table") -> None:
 
 def _norms(console: Console, config: ReproduceConfig) -> int:
     """The norms of updates in the columns of Tables 1 and 2, and the tolerance that follows."""
-    from feddwa.paper.calibrate import update_norms
+    from feddwa.paper.calibrate import column_norms
     from feddwa.paper.specs import Row, experiment
 
     known = {column.name: (each, column) for each in map(experiment, ("table1", "table2")) for column in each.columns}
@@ -199,7 +200,7 @@ def _norms(console: Console, config: ReproduceConfig) -> int:
             raise unknown("--columns", name, known)
         each, column = known[name]
         run = each.config(column, Row("clusterfl", ""), config.scale)
-        norms = update_norms(dataclasses.replace(run, data_dir=config.data_dir, device=config.device))
+        norms = column_norms(dataclasses.replace(run, data_dir=config.data_dir, device=config.device))
         shown = [number for number in (1, 2, 10, 20, 30) if number <= len(norms.mean)]
         pairs = ", ".join(f"{norms.mean[n - 1]:.2f} and {norms.largest[n - 1]:.2f} in round {n}" for n in shown)
         console.print(f"{name}: mean and largest {pairs}; eps2={norms.eps2}", highlight=False, soft_wrap=True)

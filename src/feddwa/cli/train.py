@@ -1,8 +1,10 @@
 """Commands that train: `feddwa run`, `compare`."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -14,6 +16,10 @@ from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import fields_of
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
+
+if TYPE_CHECKING:
+    from feddwa.data.task import Task
+    from feddwa.experiment import Result
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ def run_command(options: RunOptions) -> int:
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
+    _warn(console, {config.algorithm: config}, {config.algorithm: result})
     show_weights(console, {config.algorithm: result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
@@ -72,25 +79,55 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.report.reading import read
     from feddwa.report.tables import show_results, show_weights
 
+    console, results = Console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
     first = next(iter(configs.values()))
     task = load_task(dataclasses.replace(first, out=None))
     make_network(first, task.dataset)
+    measured = _tolerance(console, config, configs, task)
+    config = dataclasses.replace(config, param=(*config.param, *measured))
+    configs = {name: each.resolved() for name, each in _split(config, out).items()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
-    console, results = Console(quiet=config.quiet), {}
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
             with job(name, each.rounds or 0) as observe:
                 results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
     show_results(console, results)
+    _warn(console, configs, results)
     show_weights(console, results, out)
     write_report(read([out]), out / "report.html")
     console.print(f"  {out / 'report.html'}   open it in a browser", highlight=False, soft_wrap=True)
     if config.quiet:
         print(out)
     return 0
+
+
+def _tolerance(console: Console, config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
+    """ClusterFL's eps2 by our rule, as a --param, where it is compared and has none: its default fits no other task."""
+    from feddwa.paper.calibrate import update_norms
+
+    given = {entry.partition("=")[0].removeprefix("clusterfl.") for entry in config.param}
+    own = configs.get("clusterfl")
+    if own is None or "eps2" in given or (own.rounds or 0) <= vars(own.make_algorithm())["warmup"]:
+        return []
+    eps2 = update_norms(own, task).eps2
+    if eps2 is None:  # no update counted, which the runs will tell
+        return []
+    told = f"clusterfl: eps2={eps2}, measured on these data by the rule of docs/algorithms/clusterfl.md"
+    console.print(f"{told}; --param eps2=... takes another", highlight=False, soft_wrap=True)
+    return [f"clusterfl.eps2={eps2}"]
+
+
+def _warn(console: Console, configs: Mapping[str, RunConfig], results: Mapping[str, "Result"]) -> None:
+    """Where a method's hyper-parameters do not fit the task, so that its number says little about it."""
+    from feddwa.doctor import method_traps
+
+    for name, result in results.items():
+        for finding in method_traps(configs[name], result.metrics, [matrix for _, matrix in result.weights]):
+            if finding.level == "warning":
+                console.print(f"warning: {name}: {finding.text}", style="yellow", highlight=False, markup=False)
 
 
 def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:

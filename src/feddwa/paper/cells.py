@@ -37,6 +37,7 @@ class Cell:
     config: RunConfig
     seeds: int  # wanted
     missing: tuple[int, ...]  # those that are not there yet
+    untuned: str = ""  # why it cannot be run: a hyper-parameter has to be measured first
 
     @property
     def kind(self) -> RunConfig:

@@ -96,5 +96,7 @@ def tuned_text() -> str:
     rule = "eps1 = 0.4 as in the original, eps2 by one rule (`feddwa reproduce clusterfl-norms`)"
     found = [f"{values[0]} on {column}" for column, own in tuned().items() for values in own.values()]
     return (
-        f"{rule}: {', '.join(found)}; elsewhere the original's 1.6" if found else f"the original's, 0.4 and 1.6; {rule}"
+        f"{rule}: {', '.join(found)}; elsewhere it has to be measured first"
+        if found
+        else f"the original's, 0.4 and 1.6; {rule}"
     )

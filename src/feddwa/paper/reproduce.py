@@ -22,7 +22,13 @@ def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]
     """The cells of an experiment in the order in which they are run, with the seeds that each still lacks."""
     cells = unique_cells(((chosen, column, row) for column, row in chosen.cells()), scale)
     return [
-        Cell(f"{column.name} {row.name}", config, column.seeds, store.missing(config, range(column.seeds)))
+        Cell(
+            f"{column.name} {row.name}",
+            config,
+            column.seeds,
+            store.missing(config, range(column.seeds)),
+            chosen.untuned(column, row) if scale == "paper" else "",
+        )
         for config, (_, column, row) in cells.items()
     ]
 
@@ -57,8 +63,9 @@ def reproduce(
 ) -> Progress:
     """Run every cell of an experiment that is not there yet; each is stored as soon as it is done.
 
-    No cell is begun once `time_limit` seconds have passed. Columns whose data are not at hand are left out, and told,
-    unless they were asked for by name. A cell that fails does not stop the others. With `jobs`, so many stacks of cells
+    No cell is begun once `time_limit` seconds have passed. Columns whose data are not at hand, and methods with a
+    hyper-parameter that was not measured for a column, are left out, and told, unless they were asked for by name. A
+    cell that fails does not stop the others. With `jobs`, so many stacks of cells
     are at work at once.
     """
     deadline = None if time_limit is None else time.time() + time_limit
@@ -66,18 +73,30 @@ def reproduce(
     if not chosen.trains:
         raise InputError(f"reproduce {name}: is computed, there is nothing to train; use the command line")
     store = Store(results or default_results(scale))
-    cells = plan(chosen, store, scale)
+    every = plan(chosen, store, scale)
+    cells = _tuned(every, methods, tell)
     absent = _absent(cells, data_dir)
     if columns and absent:
         raise next(iter(absent.values()))
     for dataset, error in absent.items():
         tell(f"{dataset}: not at hand, its columns are left out ({error})")
+    cells = [cell for cell in cells if cell.config.dataset not in absent]
     schedule = Schedule(store.folder, {"data_dir": data_dir, "device": device, "dtype": dtype}, jobs, deadline)
-    progress = run_cells([cell for cell in cells if cell.config.dataset not in absent], schedule, tell, watch)
-    progress.found = sum(cell.seeds - len(cell.missing) for cell in cells)
-    progress.left += sum(len(cell.missing) for cell in cells if cell.config.dataset in absent)
+    progress = run_cells(cells, schedule, tell, watch)
+    progress.found = sum(cell.seeds - len(cell.missing) for cell in every)
+    progress.left += sum(len(cell.missing) for cell in every) - sum(len(cell.missing) for cell in cells)
     progress.without_data = [f"{dataset}: {error}" for dataset, error in absent.items()]
     return progress
+
+
+def _tuned(cells: Sequence[Cell], methods: Sequence[str], tell: Tell) -> list[Cell]:
+    """The cells all of whose hyper-parameters are known; of the others it is told what has to be measured first."""
+    for cell in cells:
+        if cell.untuned and cell.missing:
+            if cell.config.algorithm in methods:
+                raise InputError(f"--methods {cell.config.algorithm}: {cell.untuned}")
+            tell(f"{cell.name}: left out: {cell.untuned}")
+    return [cell for cell in cells if not cell.untuned]
 
 
 def _absent(cells: Sequence[Cell], data_dir: str | None) -> dict[str, InputError]:

@@ -105,6 +105,19 @@ class Experiment:
         config = RunConfig(**options)
         return _small(config) if scale == "smoke" else config
 
+    def untuned(self, column: Column, row: Row) -> str:
+        """What has to be measured before a cell can be run, and how; nothing where all is known.
+
+        ClusterFL's default eps2 is the original's, for another network: with it the method is FedAvg.
+        """
+        own = tuned().get(column.name, {}).get(row.method, [])
+        if row.method != "clusterfl" or any(entry.startswith("eps2=") for entry in (*own, *row.param)):
+            return ""
+        return (
+            f"{column.name} has no eps2 for ClusterFL; measure it by `feddwa reproduce clusterfl-norms --columns "
+            f"{column.name}` and write it under [tuned] in feddwa/paper/experiments.toml"
+        )
+
     def select(
         self,
         columns: Sequence[str] = (),

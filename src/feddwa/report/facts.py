@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feddwa import doctor
 from feddwa.report.collect import flow, gains, local_runs
-from feddwa.report.reading import Method
+from feddwa.report.reading import Method, Record
 from feddwa.report.units import human_bytes
 
 LEVEL = 0.05  # points of difference below which a client is called level
@@ -52,7 +53,13 @@ def story(methods: Sequence[Method]) -> list[str]:
     unfinished = [run for method in methods for run in method.runs if not run.finished]
     if unfinished:
         told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    return told
+    return told + [f"{method.name}: {text}." for method in methods for text in _misfits(method.runs[0])]
+
+
+def _misfits(run: Record) -> list[str]:
+    """Where the method's hyper-parameters do not fit the task, so that its number says little about it."""
+    found = doctor.method_traps(run.config, run.lines, [each.matrix for each in run.weights])
+    return [finding.text for finding in found if finding.level == "warning"]
 
 
 def cards(methods: Sequence[Method]) -> list[Figure]:
