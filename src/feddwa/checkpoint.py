@@ -30,7 +30,7 @@ from torch import Tensor
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
 
-VERSION = 1  # of the file's content
+VERSION = 2  # of the file's content
 KEPT = 2
 NAME = re.compile(r"round-(\d{6,12})-([0-9a-f]{64})\.safetensors")
 DTYPES = {
