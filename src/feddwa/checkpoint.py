@@ -27,6 +27,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from feddwa.errors import one_line
+
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
 
@@ -73,7 +75,7 @@ def save(directory: str | Path, round: int, tree: Tree, facts: Mapping[str, Any]
 
 def to_stderr(line: str) -> None:
     """How warnings are shown by default."""
-    print(f"feddwa: {line}", file=sys.stderr)
+    print(f"feddwa: {one_line(line)}", file=sys.stderr)
 
 
 def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.inf) -> Checkpoint | None:

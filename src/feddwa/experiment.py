@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import checkpoint, metrics, runs
+from feddwa import checkpoint, metrics, params, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.build import (
     check_single_samples,
@@ -205,6 +205,7 @@ def simulate(
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     if isinstance(algorithm, Algorithm):
+        params.check(algorithm)
         names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
         return algorithm, next(names, type(algorithm).__name__)
     if algorithm not in ALGORITHMS:

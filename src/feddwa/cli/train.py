@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.cli.resume import resumable
+from feddwa.cli.screen import make_console
 from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
@@ -45,7 +45,7 @@ def run_command(options: RunOptions) -> int:
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
-    console = Console(quiet=options.quiet)
+    console = make_console(quiet=options.quiet)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
@@ -78,7 +78,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     make_network(first, task.dataset)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
-    console, results = Console(quiet=config.quiet), {}
+    console, results = make_console(quiet=config.quiet), {}
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
@@ -107,6 +107,7 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
     for name in config.algorithms:
         if name not in ALGORITHMS:
             raise unknown("--algorithms", name, ALGORITHMS)
+        require(config.algorithms.count(name) == 1, "--algorithms", name, "given once")
     if config.partition not in PARTITIONS:
         raise unknown("--partition", config.partition, PARTITIONS)
     keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}
