@@ -280,6 +280,37 @@ BAD = {
     "partition --out p.docx": "--out p.docx: cannot write the picture",
     "run --partition natural": "--partition natural: dataset digits has no client column",
     "run --dataset mnist --data-dir none": "--data-dir: no folder none",
+    "run --clients 1000000000": "--clients: got 1000000000, must be at most 1,000,000",
+    "run --clients 100000000000000000000": "--clients: got 100000000000000000000, must be at most 1,000,000",
+    "partition --clients 1000000": "--clients: got 1000000, must be at most 898: .*take fewer clients",
+    "run --rounds 1000000000": "--rounds: got 1000000000, must be at most 100,000",
+    "run --epochs 1000000000": "--epochs: got 1000000000, must be at most 10,000",
+    "run --batch-size 99999999999999999999": "--batch-size: got 9+, must be at most 1,000,000",
+    "run --chunk 99999999999999999999": "--chunk: got 9+, must be at most 1,000,000",
+    "run --checkpoint-every 99999999999999999999": "--checkpoint-every: got 9+, must be at most 1,000,000",
+    "run --seed 9223372036854775808": "--seed: got 9+",
+    "run --algorithm pfedme --param inner_steps=1000000000":
+        "--param inner_steps: got 1000000000, must be at most 10,000",
+    "run --param guidance_epochs=1000000000": "--param guidance_epochs: got 1000000000, must be at most 10,000",
+    "reproduce table1 --seeds 1000000000": "--seeds: got 1000000000, must be at most 1,000",
+    "reproduce table1 --jobs 1000000000": "--jobs: got 1000000000, must be at most 256",
+    "reproduce table1 --time-limit nan": "--time-limit: got nan, must be a finite number",
+    "federate --nodes 1000000000": "--nodes: got 1000000000, must be at most 1,000",
+    "federate --deadline inf": "--deadline: got inf, must be a finite number above 0",
+    "run --param top_k=3 --param top_k=4": "--param: got 'top_k=4', must be the only value of feddwa.top_k; it",
+    "run --param top_k=3 --param feddwa.top_k=3": "--param: got 'feddwa.top_k=3', must be the only value of feddwa",
+    "compare --param top_k=3 --param feddwa.top_k=4": "--param: got 'feddwa.top_k=4', must be the only value",
+    "compare --algorithms local fedavg --param feddwa.top_k=3": "--param feddwa.top_k=3: no such hyper-parameter",
+    "compare --algorithms local local": "--algorithms: got 'local', must be given once",
+    "run --param top_k=1_0": "--param top_k: got '1_0', must be a whole number",
+    "run --param top_k=\uff12": "--param top_k: got '\uff12', must be a whole number",
+    "run --param guidance=last --param guidance_epochs=2":
+        "--param guidance_epochs: got 2, must be 1 unless guidance=ahead",
+    "run --algorithm perfedavg --param delta=0.1": "--param delta: got 0.1, must be 0.001 unless variant=hf",
+    "run --fault sign-flip=0.01": "--fault sign-flip: got 0.01, must be 0, or above 0.025: it hits nobody of 20",
+    "run --fault straggler=0.1 --participation 0.2": "--fault straggler: got 0.1, .* it hits nobody of 4",
+    "run --fault dropout=nan": "--fault dropout: got nan, must be from 0 to 1",
+    "run --fault dropout=1_0": "--fault dropout: got '1_0', must be a number",
 }  # fmt: skip
 
 
@@ -300,6 +331,58 @@ def test_a_bad_request_is_one_line(call, request_):
     assert err.count("\n") == 1
     assert re.search(BAD[request_], err)
     assert sorted(Path().rglob("*")) == there  # nothing was written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("resume", "name\n"), r"DIR: got 'name\\n', must be text without control characters"),
+        (("run", "--out", "a\nb"), r"--out: got 'a\\nb', must be text without control characters"),
+        (("run", "--dataset", "\x1b[31m"), r"--dataset: got '\\x1b\[31m', must be text"),
+        (("run", "--dataset", "\udcff"), r"--dataset: got '\\udcff', must be text"),
+        (("report", "a\x00b"), r"RUN ...: got 'a\\x00b', must be text"),
+        (("a\nb",), r"a\\nb: unknown command"),
+        (("run", "--param", "top_k= 3"), r"--param top_k: got ' 3', must be a whole number"),
+        (("run", "--fault", " "), r"--fault : no such fault; valid: dropout"),
+        (("run", "--rounds", "9" * 5000), r"--rounds: got '9+\.\.\.9+' \(5002 characters\), must be a whole number"),
+    ],
+)  # fmt: skip
+def test_whatever_is_in_a_word_it_is_one_line(call, arguments, message):
+    status, _, err = call(*arguments)
+    assert status == 2
+    assert re.fullmatch(r"feddwa: [^\n]+\n", err)
+    assert err[:-1].isprintable()
+    assert re.search(message, err)
+
+
+def test_several_lines_of_a_failure_are_one(call, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory\n  tried to allocate\x1b[0m")
+
+    monkeypatch.setattr("feddwa.experiment.run_task", fail)
+    assert call("run", *QUICK)[::2] == (1, "feddwa: failed: out of memory\\n  tried to allocate\\x1b[0m\n")
+
+
+def test_square_brackets_are_no_markup(call):
+    for out in ("[/x]", "[bold]", ":smile:"):
+        status, shown, err = call("run", *QUICK, "--out", out)
+        assert (status, err) == (0, "")
+        assert f"  {out}/\n" in shown
+        assert (Path(out) / "summary.json").exists()
+    status, shown, _ = call("partition", "--clients", "4", "--out", "[/x].png")
+    assert (status, "wrote [/x].png" in shown) == (0, True)
+    assert call("resume", "[/x]")[0] == 0
+    assert call("compare", "--algorithms", "local", *QUICK, "--out", "[/y]")[0] == 0
+    status, shown, _ = call("report", "[/x]", "[/y]", "-o", "[/z].html")
+    assert (status, "wrote [/z].html" in shown) == (0, True)
+
+
+def test_the_command_line_prevails_over_the_files_hyper_parameters(call):
+    assert call("run", *QUICK, "--param", "top_k=2", "--out", "first")[0] == 0
+    for name, given in (("plain", "top_k=3"), ("named", "feddwa.top_k=3")):
+        assert call("run", "--config", "first/config.toml", "--param", given, "--out", name)[0] == 0
+        params = tomllib.loads(Path(name, "config.toml").read_text())["param"]
+        assert [entry for entry in params if "top_k" in entry] == ["feddwa.top_k=3"]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
@@ -328,6 +411,11 @@ def test_a_process_succeeds_and_a_plain_terminal_is_enough():
     assert (done.returncode, done.stderr) == (0, "")
     assert "| feddwa " in done.stdout
     assert (Path("run") / "weights.png").exists()
+
+
+def test_a_path_that_the_terminal_cannot_show():
+    done = process("run", *QUICK, "--out", "名", "--quiet", PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u540d\n", "")
 
 
 def test_a_process_refuses():

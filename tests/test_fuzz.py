@@ -212,7 +212,8 @@ JSON = st.recursive(
 
 @MANY
 @given(
-    about=JSON | st.fixed_dictionaries({"version": st.just(1), "round": JSON, "shapes": JSON, "facts": JSON}),
+    about=JSON
+    | st.fixed_dictionaries({"version": st.just(checkpoint.VERSION), "round": JSON, "shapes": JSON, "facts": JSON}),
     tensor=st.fixed_dictionaries({"dtype": st.sampled_from(["F32", "I64", "X9"]), "shape": JSON, "data_offsets": JSON}),
 )
 def test_any_checkpoint_is_read_or_a_warning(about, tensor, tmp_path_factory):

@@ -75,12 +75,18 @@ def run_of(values, losses=None):
 def test_best_last_and_mean_of_the_last_ten():
     values = [0.1, 0.9, 0.9, *[0.5] * 8, 0.7]  # 11 rounds and the models they end with
     summary = metrics.summarise(run_of(values))
-    assert {key: summary[key] for key in ("best", "best_round", "last")} == {"best": 90, "best_round": 2, "last": 70}
+    assert {key: summary[key] for key in ("best", "best_round", "last")} == {"best": 90, "best_round": 1, "last": 70}
+    assert summary["series"]["after.all"]["best_round"] == 2  # of the models that round 2 has trained
     assert summary["mean_last_10"] == 56.0  # (0.9 + 8 * 0.5 + 0.7) / 10
     assert summary["series"]["before.all"]["last"] == 70  # the final aggregation counts
     assert summary["series"]["before.participants"]["last"] == 50  # nobody takes part after the last round
     assert summary["series"]["after.all"]["mean_last_10"] == 58.0  # (2 * 0.9 + 8 * 0.5) / 10
     assert set(summary["series"]) == {f"{when}.{name}" for when in ("before", "after") for name in metrics.SERIES}
+
+
+def test_the_best_round_is_the_one_after_which_the_models_were_best():
+    assert metrics.summarise(run_of([0.9, 0.1, 0.2]))["best_round"] == 0  # before the first round
+    assert metrics.summarise(run_of([0.1, 0.2, 0.9]))["best_round"] == 2  # after the last of two
 
 
 def test_fewer_than_ten_rounds():
@@ -89,7 +95,7 @@ def test_fewer_than_ten_rounds():
 
 def test_the_best_loss_is_the_smallest():
     summary = metrics.summarise_loss(run_of([0.1] * 4, [3.0, 1.0, 1.0, 2.0]))
-    assert summary == {"best": 1.0, "best_round": 2, "last": 2.0, "mean_last_10": 1.75}
+    assert summary == {"best": 1.0, "best_round": 1, "last": 2.0, "mean_last_10": 1.75}
 
 
 def test_without_classes_there_is_no_accuracy():
@@ -104,4 +110,4 @@ def test_without_classes_there_is_no_accuracy():
 @pytest.mark.parametrize("gone", [math.nan, math.inf])
 def test_a_diverged_model_has_no_loss(gone):
     summary = metrics.summarise_loss(run_of([0.1] * 3, [3.0, gone, gone]))
-    assert summary == {"best": 3.0, "best_round": 1, "last": None, "mean_last_10": None}
+    assert summary == {"best": 3.0, "best_round": 0, "last": None, "mean_last_10": None}

@@ -1,13 +1,13 @@
 """Hyper-parameters from text, TOML and Python: what is taken, and what the refusal says."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
 
 from feddwa.errors import InputError
-from feddwa.params import build, fields_of, in_words, parse, typed
+from feddwa.params import LARGEST, AtMost, Repeats, build, check, fields_of, in_words, parse, typed
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,41 @@ def test_anything_else_is_refused_by_name(values, message):
     with pytest.raises(InputError) as refused:
         build(Example, values, "example")
     assert str(refused.value) == message
+
+
+@dataclass(frozen=True)
+class Bounded:
+    steps: Repeats = 1
+    few: Annotated[int, AtMost(3)] | None = None
+    plain: int | None = None
+
+
+def test_whole_numbers_are_bounded_by_their_type():
+    assert build(Bounded, {"steps": "10000", "few": "3", "plain": str(LARGEST)}, "x") == Bounded(10_000, 3, LARGEST)
+    for name, value, most in (("steps", 10_001, "10,000"), ("few", 4, "3"), ("plain", 10**9, "1,000,000")):
+        with pytest.raises(InputError, match=f"^--param {name}: got {value}, must be at most {most}$"):
+            build(Bounded, {name: str(value)}, "x")
+        with pytest.raises(InputError, match=f"^--param {name}: got {value}, must be at most {most}$"):
+            check(Bounded(**{name: value}))
+    with pytest.raises(InputError, match="must be a number that a float can hold"):
+        typed("--lr", 10**400, float)
+
+
+@pytest.mark.parametrize("text", ["1_0", " 3", "3 ", "\uff13", "0x3", "3.0", "", "three"])
+def test_numbers_are_plain_digits(text):
+    with pytest.raises(InputError, match=r"--param count: got .*, must be a whole number"):
+        build(Example, {"count": text}, "example")
+    assert build(Example, {"rate": "+1.5E-3"}, "example").rate == 0.0015
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\x00", "\x7f", "\x1b[0m", "\udcff", "\u2028"])
+def test_text_is_one_line(text):
+    with pytest.raises(InputError, match="must be text without control characters") as refused:
+        typed("--out", text, str)
+    assert str(refused.value).isprintable()
+    with pytest.raises(InputError, match="--param: got"):
+        typed("--param", ["a=1", text], tuple[str, ...])
+    assert typed("--out", "données \u200d名 [/x]", str) == "données \u200d名 [/x]"
 
 
 def test_lists_of_strings():

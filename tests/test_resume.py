@@ -1,5 +1,6 @@
 """A run that is interrupted and continued ends as if nothing had happened, bit for bit."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -181,6 +182,51 @@ def test_a_file_that_was_cut_since_is_not_believed():
     (path / "metrics.jsonl").write_text("")
     with pytest.raises(InputError, match=r"metrics.jsonl: is shorter than when the checkpoint was made"):
         feddwa.resume(path)
+
+
+@contextlib.contextmanager
+def a_changed_byte(path: Path):
+    """One digit, or one bit of a weight, that nobody would see: the length stays, and so does the form."""
+    written = path.read_bytes()
+    data = bytearray(written)
+    place = len(data) // 3 if path.suffix not in (".jsonl", ".json") else data.index(b"0", len(data) // 4)
+    data[place] ^= 1
+    path.write_bytes(data)
+    yield
+    path.write_bytes(written)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "weights.journal"])
+def test_a_byte_that_changed_since_is_noticed(name):
+    path = cut()
+    rest = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != name}
+    message = rf"^cut/{name}: is not what was written: one of its first \d+ bytes has changed since"
+    with a_changed_byte(path / name), pytest.raises(InputError, match=message):
+        feddwa.resume(path)
+    assert {file: file.read_bytes() for file in rest} == rest  # nothing was cut, nothing went on
+    same(feddwa.resume(path), feddwa.run(out="whole", **TINY))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json"])
+def test_a_finished_run_that_changed_is_not_read_back(name):
+    path = Path(feddwa.run(out="run", **TINY).path)
+    message = rf"^run/{name}: is not what was written: its sum is not that in SHA256SUMS"
+    with a_changed_byte(path / name), pytest.raises(InputError, match=message):
+        feddwa.resume(path)
+    feddwa.resume(path)
+    (path / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match=r"^run/SHA256SUMS: cannot be checked: "):
+        feddwa.resume(path)
+
+
+def test_a_second_interruption_carries_the_sums_on():
+    path = cut(rounds=6)
+    with pytest.raises(Stop):
+        feddwa.resume(path, observe=stop_after(4))
+    message = r"metrics.jsonl: is not what was written"
+    with a_changed_byte(path / "metrics.jsonl"), pytest.raises(InputError, match=message):
+        feddwa.resume(path)
+    same(feddwa.resume(path), feddwa.run(out="whole", **{**TINY, "rounds": 6}))
 
 
 def test_seconds_are_those_of_all_parts():

@@ -2,15 +2,17 @@
 
 import json
 import math
+import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import feddwa
-from feddwa import runs
+from feddwa import runs, stored_weights
 from feddwa.data import describe
 from feddwa.errors import InputError
 
@@ -30,7 +32,7 @@ def test_everything_is_written():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     assert {file.name for file in Path("run").iterdir()} == {
         "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
-        "checkpoint",
+        "checkpoint", "SHA256SUMS",
     }  # fmt: skip
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
@@ -73,6 +75,32 @@ def test_weights_of_every_round_with_its_cohort():
     assert len({tuple(cohort) for cohort, _ in result.weights}) > 1
 
 
+def test_weights_of_a_run_are_read_from_its_files():
+    result = feddwa.run(out="run", **SMALL)
+    assert isinstance(result.weights, stored_weights.StoredWeights)
+    assert not Path("run/weights.journal").exists()
+    own = feddwa.simulate(torch.nn.Linear(3, 2), [(torch.randn(9, 3), torch.arange(9) % 2)] * 3, rounds=2)
+    assert isinstance(own.weights, list)  # there is no file that they could be read from
+
+
+def test_the_best_round_is_one_of_the_run():
+    """The models of the last aggregation are those after the last round, whose number no round may exceed."""
+    result = feddwa.run(out="run", **SMALL)
+    curve = [line["before"]["all"] for line in result.metrics]  # after 0, 1, 2, 3 rounds
+    accuracy, loss = result.summary["accuracy"], result.summary["loss"]
+    assert accuracy["best_round"] == int(np.argmax(curve)) <= SMALL["rounds"]
+    assert loss["best_round"] == int(np.argmin([line["loss_before"] for line in result.metrics]))
+    after = [line["after"]["all"] for line in result.metrics[:-1]]  # of the local training in rounds 1, 2, 3
+    assert accuracy["series"]["after.all"]["best_round"] == int(np.argmax(after)) + 1
+
+
+def test_the_sums_are_those_of_the_files():
+    feddwa.run(out="run", **SMALL)
+    names = {line.split("  ")[1] for line in Path("run/SHA256SUMS").read_text().splitlines()}
+    assert names == {"metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json"}
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd="run", check=True, capture_output=True)
+
+
 def test_every_clients_accuracy():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     clients = lines("run/clients.jsonl")
@@ -86,16 +114,15 @@ def test_every_clients_accuracy():
     assert math.isclose(np.mean(clients[-1]["before"]), result.summary["accuracy"]["last"], abs_tol=0.01)
 
 
-def test_it_is_written_as_the_run_goes(monkeypatch):
-    monkeypatch.setattr(runs, "WEIGHTS_EVERY", 0.0)
+def test_it_is_written_as_the_run_goes():
     seen = []
 
     def look(line):
-        weights = load_file("run/weights.safetensors")
-        seen.append(
-            (line["round"], len(lines("run/metrics.jsonl")), len(lines("run/clients.jsonl")), len(weights) // 2)
-        )
+        weights = stored_weights.read(Path("run"))
+        seen.append((line["round"], len(lines("run/metrics.jsonl")), len(lines("run/clients.jsonl")), len(weights)))
+        assert all(np.allclose(matrix.sum(1), 1) for _, matrix in weights)
         assert not Path("run/summary.json").exists()
+        assert not Path("run/weights.safetensors").exists()  # nothing is written twice
 
     feddwa.run(out="run", observe=look, **SMALL)
     assert seen == [(1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3), (4, 4, 4, 3)]

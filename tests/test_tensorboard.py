@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import feddwa
 from feddwa import tensorboard
@@ -62,6 +63,12 @@ def test_the_weights_are_an_image(run):
     with Image.open(io.BytesIO(image.encoded_image_string)) as picture:
         shown = np.asarray(picture.convert("L"))[4 :: tensorboard.PIXELS, 4 :: tensorboard.PIXELS]
     assert shown / 255 == pytest.approx(np.sqrt(weights), abs=0.01)
+
+
+@pytest.mark.parametrize(("clients", "width"), [(3, 24), (128, 1024), (300, 900), (1000, 1000), (2000, 2000)])
+def test_the_image_of_many_clients_stays_small(clients, width):
+    """At eight pixels a weight, 1,000 clients would make an image of 256 MB in every round."""
+    assert tensorboard._picture(torch.eye(clients)).shape == (1, width, width)
 
 
 def test_without_the_extra_it_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -27,10 +27,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from feddwa.errors import one_line
+
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
 
-VERSION = 1  # of the file's content
+VERSION = 2  # of the file's content
 KEPT = 2
 NAME = re.compile(r"round-(\d{6,12})-([0-9a-f]{64})\.safetensors")
 DTYPES = {
@@ -73,7 +75,7 @@ def save(directory: str | Path, round: int, tree: Tree, facts: Mapping[str, Any]
 
 def to_stderr(line: str) -> None:
     """How warnings are shown by default."""
-    print(f"feddwa: {line}", file=sys.stderr)
+    print(f"feddwa: {one_line(line)}", file=sys.stderr)
 
 
 def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.inf) -> Checkpoint | None:

@@ -16,6 +16,7 @@ from feddwa.batchnorm import POLICIES
 from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.faults import Faults
+from feddwa.params import AtMost, Repeats
 
 Config = TypeVar("Config")
 
@@ -57,15 +58,15 @@ class RunConfig:
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0
     """Share of the clients that take part in a round, above 0 and up to 1."""
-    rounds: int | None = None
+    rounds: Annotated[int, AtMost(100_000)] | None = None
     """Communication rounds, T; default: 40 for digits, else the paper's 100."""
-    epochs: int = 1
+    epochs: Repeats = 1
     """Local epochs a round, E."""
     batch_size: int | None = None
     """Local batch size, B; default: 10 for digits, else the paper's 20."""
     lr: float | None = None
     """Rate of local SGD; default: 0.1 for digits, else the paper's 0.01."""
-    seed: int = 0
+    seed: Annotated[int, AtMost(2**63 - 1)] = 0
     """Seed of everything random: partition, initialisation, cohorts, batch order, dropout."""
     device: str = "auto"
     """auto, cpu or cuda."""
@@ -124,11 +125,13 @@ class RunConfig:
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
-        Faults.parse(self.fault)
+        faults = Faults.parse(self.fault)
+        if self.clients is not None:
+            faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         if self.tensorboard:
             tensorboard.check()
-        require(0 <= self.seed < 2**63, "--seed", self.seed, "from 0 to 2^63 - 1")
+        require(self.seed >= 0, "--seed", self.seed, "from 0 to 2^63 - 1")
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
         """--param sorted into (algorithm's, partition's)."""
@@ -136,6 +139,7 @@ class RunConfig:
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
             owner, key, value = _parse(entry, owners)
+            require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
         return given[self.algorithm], given[self.partition]
 
@@ -173,7 +177,7 @@ def from_toml(path: str | Path, kind: type[Config]) -> Config:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, too deep
         raise InputError(f"--config {path}: not a TOML file: {error}") from None
     version = values.pop("version", VERSION)  # files that people write need not have it
     if version != VERSION:

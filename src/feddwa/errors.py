@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+SHOWN = 100  # characters of a value in an error
+
 
 class InputError(ValueError):
     """Bad input: one line that names the field, the value and what would be valid. The CLI exits with 2."""
@@ -9,10 +11,21 @@ class InputError(ValueError):
 
 def unknown(field: str, value: object, valid: Iterable[object]) -> InputError:
     """The error for a name that is not in a closed list."""
-    return InputError(f"{field}: unknown name {value!r}; valid: {', '.join(map(str, valid))}")
+    return InputError(f"{field}: unknown name {shown(value)}; valid: {', '.join(map(str, valid))}")
 
 
 def require(condition: bool, field: str, value: object, valid: str) -> None:
     """Raise InputError unless `condition` holds; `valid` says what would be accepted."""
     if not condition:
-        raise InputError(f"{field}: got {value!r}, must be {valid}")
+        raise InputError(f"{field}: got {shown(value)}, must be {valid}")
+
+
+def one_line(text: object) -> str:
+    """A text with everything escaped that would begin another line or steer a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, the middle left out where it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]}...{text[-SHOWN // 4 :]} ({len(text)} characters)"

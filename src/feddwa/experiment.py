@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import checkpoint, metrics, runs
+from feddwa import checkpoint, metrics, params, runs
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.build import (
     check_single_samples,
@@ -48,7 +48,7 @@ class Result:
 
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
-    weights: list[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m)
+    weights: Sequence[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m); a run's are read from its files
     models: Rows  # (N, *shape) personalised parameters
     buffers: Rows  # (N, *shape) and BatchNorm statistics
     partition: Partition
@@ -111,6 +111,7 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer, to
     path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
     summary = runs.read_summary(path)
     if summary is not None:
+        runs.check_sums(path)
         found = _restore(federation, path, facts)
         lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
         final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
@@ -204,6 +205,7 @@ def simulate(
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     if isinstance(algorithm, Algorithm):
+        params.check(algorithm)
         names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
         return algorithm, next(names, type(algorithm).__name__)
     if algorithm not in ALGORITHMS:
@@ -222,23 +224,26 @@ def _drive(
 ) -> Result:
     """All rounds that are left, each written and shown as it ends; then the models that come out."""
     start, test_sizes = time.perf_counter() - past.seconds, federation.engine.data.splits["test"].sizes
-    lines, weights = list(past.lines), list(past.weights)
+    lines: list[dict[str, Any]] = list(past.lines)
+    weights: list[tuple[np.ndarray, np.ndarray]] = []  # only where there is no directory to hold them
     for line, clients, result in _lines(federation, rounds, test_sizes):
         lines.append(line)
-        if result is not None and "weights" in result.info:
-            weights.append((result.cohort.ids.numpy(), result.info["weights"].cpu().numpy()))
         if directory is not None:
             directory.add(line, clients, result)
             if result is not None:
                 directory.keep(federation.round, federation.state(), time.perf_counter() - start)
+        elif result is not None and "weights" in result.info:
+            weights.append((result.cohort.ids.numpy(), result.info["weights"].cpu().numpy()))
         observe(line)
     names = {**names, "clients": federation.engine.data.clients, "rounds": rounds, "seed": federation.engine.seed}
     summary = make_summary(names, lines, time.perf_counter() - start, federation.engine.data.device)
     if directory is not None:
         directory.finish(summary)
     final, buffers = federation.personal(federation.everybody())
-    path = None if directory is None else str(directory.path)
-    return Result(summary, lines, weights, final, buffers, task.partition, path)
+    if directory is None:
+        return Result(summary, lines, weights, final, buffers, task.partition)
+    stored = runs.read_weights(directory.path)
+    return Result(summary, lines, stored, final, buffers, task.partition, str(directory.path))
 
 
 def make_summary(

@@ -50,7 +50,7 @@ class Faults:
     def parse(cls, text: str) -> "Faults":
         """From "dropout=0.2,nan=0.05"."""
         known, given = {field.name.replace("_", "-"): field.name for field in fields(cls)}, {}
-        for entry in text.split(",") if text.strip() else []:
+        for entry in text.split(",") if text else []:
             name, _, value = (part.strip() for part in entry.partition("="))
             if name not in known:
                 raise InputError(f"--fault {entry.strip()}: no such fault; valid: {', '.join(known)}, as NAME=SHARE")
@@ -60,8 +60,17 @@ class Faults:
             given[known[name]] = share
         faults = cls(**given)
         hostile = sum(getattr(faults, attack) for attack in ATTACKS)
-        require(hostile <= 1, "--fault", text, "of attackers that are together at most 1")
+        require(hostile <= 1 + 1e-9, "--fault", text, "of attackers that are together at most 1")
         return faults
+
+    def check_anybody(self, clients: int, cohort: int) -> None:
+        """Raise where a share is too small to hit anybody of N clients, or of the m of a round.
+
+        Attackers and stragglers are counts, rounded; the other faults are chances that each client has by itself.
+        """
+        for name, count in (*((attack, clients) for attack in ATTACKS), ("straggler", cohort)):
+            share, valid = getattr(self, name), f"0, or above {0.5 / count:.3g}: it hits nobody of {count}"
+            require(share == 0 or round(share * count) > 0, f"--fault {name.replace('_', '-')}", share, valid)
 
     def absent(self, seed: int, cohort: Cohort) -> Tensor:
         """(m,) bool: who drops out of a round."""

@@ -90,18 +90,21 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
 
 
 def summarise(lines: Sequence[Line]) -> dict[str, Any]:
-    """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before."""
+    """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before.
+
+    `best_round` is the round after which the models were best; 0 = the models before the first round.
+    """
     found = {}
     for when in ("before", "after"):
         for name in (*SERIES, *(["honest"] if "honest" in lines[-1]["before"] else [])):
-            series = [(line["round"], line[when][name]) for line in lines if name in line.get(when, {})]
+            series = [(_finished(line, when), line[when][name]) for line in lines if name in line.get(when, {})]
             found[f"{when}.{name}"] = _milestones(series)
     return {**found["before.all"], "series": found}
 
 
 def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     """The same of the loss before training, mean over all clients; the best is the smallest."""
-    upside_down = _milestones([(line["round"], _minus(line["loss_before"])) for line in lines])
+    upside_down = _milestones([(_finished(line, "before"), _minus(line["loss_before"])) for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
 
 
@@ -110,8 +113,13 @@ def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
     return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
 
 
+def _finished(line: Line, when: str) -> int:
+    """The round that has made the models of a line: those that a round starts from are of the one before."""
+    return int(line["round"]) - (when == "before")
+
+
 def _milestones(series: Sequence[tuple[int, float | None]]) -> dict[str, Any]:
-    """Of (round, value): the highest and the first round that has it, the last, the mean of the last ten."""
+    """Of (round, value): the highest value and the first round that has it, the last, the mean of the last ten."""
     known = [(round, value) for round, value in series if value is not None]
     if not known:
         return NOTHING

@@ -2,24 +2,46 @@
 
 An algorithm and a partition are each a frozen dataclass; its fields *are* its hyper-parameters. The string after a
 field (PEP 257 attribute docstring) or the field's `metadata["help"]` documents it; `__post_init__` checks the range.
+
+A whole number is bounded above by its type: `Annotated[int, AtMost(...)]`, `Repeats`, or LARGEST where it is a plain
+`int`. Beyond that a run would not end, or not fit into memory, and a slip of the hand is the likelier meaning.
 """
 
 import contextlib
 import dataclasses
 import numbers
+import re
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, Union
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 from feddwa.errors import InputError, require
 
 T = TypeVar("T")
 
+LARGEST = 1_000_000  # of a whole number whose type says nothing else
+NUMBER = {
+    int: re.compile(r"[+-]?[0-9]+"),
+    float: re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """The largest value of a whole number, as a mark on its type."""
+
+    value: int
+
+
+Repeats = Annotated[int, AtMost(10_000)]  # how often work is done within a round: epochs, steps
+
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
-    """Name -> (type, default) of every hyper-parameter of a dataclass."""
-    hints = typing.get_type_hints(cls)
+    """Name -> (type with its marks, default) of every hyper-parameter of a dataclass."""
+    hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls) if f.init}
 
 
@@ -36,36 +58,57 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
 
 
 def parse(value: Any, kind: Any) -> Any:
-    """A string as the value of type `kind` that it spells, where it spells one; anything else as it is."""
-    kind, optional = _without_none(kind)
+    """A string as the value of type `kind` that it spells, where it spells one; anything else as it is.
+
+    Numbers are written in plain digits: Python's own `int(" 1_0 ")` takes more than anybody means.
+    """
+    kind, optional, _ = _parts(kind)
     if not isinstance(value, str):
         return value
     if optional and value.lower() == "none":
         return None
     if kind is bool:
         return {"true": True, "false": False}.get(value.lower(), value)
-    with contextlib.suppress(ValueError):
-        return kind(value) if kind in (int, float) else value
+    with contextlib.suppress(ValueError):  # more digits than Python reads
+        return kind(value) if kind in NUMBER and NUMBER[kind].fullmatch(value) else value
     return value
 
 
 def typed(field: str, value: Any, kind: Any) -> Any:
     """`value` where it is of type `kind` (bool, int, float, str, Literal, tuple[str, ...], X | None), else an error.
 
-    Whole numbers are fine where a real one is wanted, and NumPy's numbers are numbers.
+    Whole numbers are fine where a real one is wanted, and NumPy's numbers are numbers. A whole number is at most what
+    its type says, a string is one line that a file can hold.
     """
-    plain, optional = _without_none(kind)
+    plain, optional, largest = _parts(kind)
     if optional and value is None:
         return None
     require(_is(value, plain), field, value, in_words(kind))
+    if plain is int:
+        require(value <= largest, field, value, f"at most {largest:,}")
+    if plain is float and isinstance(value, numbers.Integral):
+        require(abs(int(value)) < 10**300, field, value, "a number that a float can hold")
+    for text in [value] if plain is str else value if typing.get_origin(plain) is tuple else []:
+        require(is_line(text), field, text, "text without control characters")
     if typing.get_origin(plain) is tuple:
         return tuple(value)
     return plain(value) if plain in (int, float) else value
 
 
+def check(values: Any) -> None:
+    """Raise InputError unless every field of a dataclass has a value of its type, within the bounds of the type."""
+    for name, (kind, _) in fields_of(type(values)).items():
+        typed(f"--param {name}", getattr(values, name), kind)
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is one line of characters, none of which is half of a pair."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text)
+
+
 def in_words(kind: Any) -> str:
     """What a value of this type looks like, for errors."""
-    kind, _ = _without_none(kind)
+    kind, _, _ = _parts(kind)
     if typing.get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(kind)))}"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -81,8 +124,13 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if number is None else isinstance(value, number) and not isinstance(value, bool)
 
 
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    """(X, True) of `X | None`, (X, False) of X."""
-    if typing.get_origin(kind) not in (Union, types.UnionType):
-        return kind, False
-    return next(option for option in typing.get_args(kind) if option is not type(None)), True
+def _parts(kind: Any) -> tuple[Any, bool, int]:
+    """X, whether None is valid, and the largest whole number, of X, `X | None` and either with marks."""
+    optional, largest = False, LARGEST
+    while typing.get_origin(kind) in (Annotated, Union, types.UnionType):
+        if typing.get_origin(kind) is Annotated:
+            largest = next((mark.value for mark in kind.__metadata__ if isinstance(mark, AtMost)), largest)
+            kind = kind.__origin__
+        else:
+            kind, optional = next(each for each in typing.get_args(kind) if each is not type(None)), True
+    return kind, optional, largest

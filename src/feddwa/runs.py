@@ -4,47 +4,42 @@ config.toml           the resolved configuration: `feddwa run --config DIR/confi
 partition.json        who has how many samples of which class, and the true groups where there are any
 metrics.jsonl         a line a round (and a last one: the models that the run delivers)
 clients.jsonl         every client's accuracy, a line a round
-weights.safetensors   P of every round ("weights/0001") with its cohort ("cohort/0001")
-weights.journal       the same, a record a round, until the run is finished
+weights.journal       P of every round with its cohort, a record a round, until the run is finished
+weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
 checkpoint/           the whole state after the last two rounds; of a finished run, after the last one: its models
+SHA256SUMS            of a finished run's files, as `sha256sum --check` reads them
 summary.json          what it came to; where it is, the run is finished
 federation.json       of a run over Flower: its name, under which nodes keep what their clients remember
 """
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import json
 import os
 import re
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-from safetensors.torch import load, save
-from torch import Tensor
-
-from feddwa import checkpoint
+from feddwa import checkpoint, stored_weights
 from feddwa.config import RunConfig, from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
+from feddwa.growing import EMPTY, GrowingFile, Mark, sum_of
+from feddwa.stored_weights import JOURNAL, WEIGHTS, StoredWeights
 from feddwa.tensorboard import TensorBoard
 
-WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to be written whole
 CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
 PARTITION = "partition.json"
-METRICS, CLIENTS, JOURNAL = "metrics.jsonl", "clients.jsonl", "weights.journal"  # these grow by a record a round
-
-Weights = tuple[np.ndarray, np.ndarray]  # of a round: cohort (m,), P (m, m)
+METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by a record a round
+SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,6 @@ class Past:
     """What a run that is continued has behind it."""
 
     lines: Sequence[dict[str, Any]] = ()  # of metrics.jsonl
-    weights: Sequence[Weights] = ()
     seconds: float = 0.0
 
 
@@ -66,11 +60,9 @@ class RunDirectory:
         self.path = path
         self._config, self._facts = config, facts  # the facts stand in every checkpoint
         self._lock = _lock(path)
-        self._files = {name: (path / name).open("ab") for name in (METRICS, CLIENTS, JOURNAL)}
+        self._files = {name: GrowingFile(path / name) for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
         self._tensorboard = TensorBoard(path) if config.tensorboard else None
-        self._weights: dict[str, Tensor] = {}
-        self._weights_written = time.monotonic()
 
     @classmethod
     def create(
@@ -99,19 +91,14 @@ class RunDirectory:
         if self._tensorboard is not None:
             self._tensorboard.add(line, clients, result)
         if result is not None and "weights" in result.info:
-            round, cohort, weights = torch.tensor(line["round"]), result.cohort.ids, result.info["weights"].cpu()
-            record = save({"round": round, "cohort": cohort, "weights": weights.contiguous()})
-            self._append(JOURNAL, len(record).to_bytes(8, "little") + record)
-            self._show_weights(line["round"], cohort, weights)
-            if time.monotonic() - self._weights_written > WEIGHTS_EVERY:
-                self._write_weights()
+            self._append(JOURNAL, stored_weights.record(line["round"], result.cohort.ids, result.info["weights"]))
 
     def keep(self, round: int, state: checkpoint.Tree, seconds: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Where one is due, keep the state after a round, with facts about it and how long the files are by now."""
+        """Where one is due, keep the state after a round, with facts about it and where the files stand by now."""
         every = self._config.checkpoint_every
         if every and (round % every == 0 or round == self._config.rounds):
-            lengths = {name: file.tell() for name, file in self._files.items()}
-            facts = {**self._facts, **(facts or {}), "lengths": lengths, "seconds": seconds}
+            files = {name: file.mark() for name, file in self._files.items()}
+            facts = {**self._facts, **(facts or {}), "files": files, "seconds": seconds}
             self._writer.save(round, state, facts, before=self._sync)
 
     def settle(self) -> None:
@@ -119,26 +106,30 @@ class RunDirectory:
         self._writer.wait()
 
     def rewind(self, found: checkpoint.Checkpoint | None) -> Past:
-        """Cut the files back to what they were when a checkpoint was made, and tell what is left in them."""
-        lengths: dict[str, int] = {} if found is None else found.facts["lengths"]
-        for name, file in self._files.items():
-            if file.tell() < lengths.get(name, 0):
-                raise InputError(f"{self.path / name}: is shorter than when the checkpoint was made; restore it")
-            file.truncate(lengths.get(name, 0))
-        lines, weights = read_lines(self.path / METRICS), []
-        for round, cohort, own in _journal(self.path / JOURNAL):
-            self._show_weights(round, cohort, own)
-            weights.append((cohort.numpy(), own.numpy()))
-        return Past(lines, weights, 0.0 if found is None else found.facts["seconds"])
+        """Cut the files back to what they were when a checkpoint was made, and tell what is left in them.
+
+        A file whose bytes up to there are not those that were written is refused.
+        """
+        then: Mapping[str, Mark] = {} if found is None else found.facts["files"]
+        marks = {name: then.get(name, EMPTY) for name in self._files}
+        for name, mark in marks.items():
+            self._files[name].check(mark)
+        for name, mark in marks.items():
+            self._files[name].cut(mark)
+        return Past(read_lines(self.path / METRICS), 0.0 if found is None else found.facts["seconds"])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the rest; the summary comes last, because it says that all of it is there."""
         self._writer.wait()
         self._sync()
-        self._write_weights()
         if self._tensorboard is not None:
             self._tensorboard.close()
-        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        sums = {name: self._files[name].mark()["sha256"] for name in (METRICS, CLIENTS)}
+        sums[WEIGHTS] = write_whole(self.path / WEIGHTS, stored_weights.as_safetensors(self.path / JOURNAL))
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        sums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
+        write_whole(self.path / SUMS, "".join(f"{own}  {name}\n" for name, own in sums.items()))
+        write_whole(self.path / SUMMARY, text)
         (self.path / JOURNAL).unlink()
         checkpoint.keep(self.path / CHECKPOINTS, 1)
 
@@ -149,24 +140,16 @@ class RunDirectory:
         try:
             self._writer.close()
         finally:
-            for file in (*self._files.values(), self._lock):
+            for file in self._files.values():
                 file.close()
+            self._lock.close()
 
     def _append(self, name: str, record: bytes) -> None:
-        self._files[name].write(record)
-        self._files[name].flush()
+        self._files[name].append(record)
 
     def _sync(self) -> None:
         for file in self._files.values():
-            os.fsync(file.fileno())
-
-    def _show_weights(self, round: int, cohort: Tensor, weights: Tensor) -> None:
-        self._weights[f"weights/{round:04d}"] = weights.to(torch.float32).contiguous()
-        self._weights[f"cohort/{round:04d}"] = cohort
-
-    def _write_weights(self) -> None:
-        write_whole(self.path / "weights.safetensors", save(self._weights))
-        self._weights_written = time.monotonic()
+            file.sync()
 
 
 def read_config(path: Path) -> RunConfig:
@@ -202,14 +185,23 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     return summary
 
 
-def read_weights(path: Path) -> list[Weights]:
-    """Cohort and P of every round of a finished run, P in float32."""
+def read_weights(path: Path) -> StoredWeights:
+    """Cohort and P of every round of a finished run, read from the disk when they are asked for."""
+    return stored_weights.read(path, (WEIGHTS,))
+
+
+def check_sums(path: Path) -> None:
+    """Raise where a file of a finished run is not what was written."""
     try:
-        stored = load_file(path / "weights.safetensors")
-        numbers = sorted(name.removeprefix("weights/") for name in stored if name.startswith("weights/"))
-        return [(stored[f"cohort/{number}"], stored[f"weights/{number}"]) for number in numbers]
-    except (OSError, KeyError, SafetensorError) as error:
-        raise InputError(f"{path / 'weights.safetensors'}: cannot be read: {error}") from None
+        pairs = [line.split("  ", 1) for line in (path / SUMS).read_text(encoding="utf-8").splitlines()]
+        sums = {name: own for own, name in pairs}
+        changed = [
+            name for name in (METRICS, CLIENTS, WEIGHTS, SUMMARY) if sum_of(path / name).hexdigest() != sums[name]
+        ]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path / SUMS}: cannot be checked: {error}") from None
+    if changed:
+        raise InputError(f"{path / changed[0]}: is not what was written: its sum is not that in {SUMS}; restore it")
 
 
 def unfinished(path: Path) -> bool:
@@ -269,15 +261,20 @@ def check_free(out: str | None) -> None:
                 folder.rmdir()
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file: all of it or, if that is interrupted, nothing."""
-    temporary = path.with_name(path.name + ".part")
+def write_whole(path: Path, content: str | bytes | Iterable[bytes]) -> str:
+    """Write a file, all of it or, if that is interrupted, nothing; its SHA-256. Pieces are written as they come."""
+    temporary, found = path.with_name(path.name + ".part"), hashlib.sha256()
+    if isinstance(content, str):
+        content = content.encode()
     with temporary.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        for piece in [content] if isinstance(content, bytes) else content:
+            found.update(piece)
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
     checkpoint.sync_directory(path.parent)
+    return found.hexdigest()
 
 
 def _lock(path: Path) -> IO[bytes]:
@@ -289,16 +286,3 @@ def _lock(path: Path) -> IO[bytes]:
         file.close()
         raise InputError(f"{path}: another process is at work on this run") from None
     return file
-
-
-def _journal(path: Path) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Round, cohort and P from weights.journal: lengths and safetensors, one after another."""
-    data, place = path.read_bytes(), 0
-    while place < len(data):
-        end = place + 8 + int.from_bytes(data[place : place + 8], "little")
-        try:
-            record = load(data[place + 8 : end])
-            yield int(record["round"]), record["cohort"], record["weights"]
-        except (SafetensorError, KeyError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
-        place = end

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 PIXELS = 8  # width and height of a weight in the image
+WIDEST = 1024  # pixels of an image of many clients, whose weights are smaller then; one each at least
 
 
 def check() -> None:
@@ -69,4 +70,5 @@ def _scalars(line: Mapping[str, Any]) -> list[tuple[str, float]]:
 def _picture(weights: torch.Tensor) -> np.ndarray:
     """(1, H, W) in 0..1; the square root shows a weight of 0.05 beside one of 0.8."""
     grey = weights.detach().to("cpu", torch.float32).clamp(0, 1).sqrt().numpy()
-    return np.kron(grey, np.ones((PIXELS, PIXELS), dtype=np.float32))[None]
+    pixels = max(1, min(PIXELS, WIDEST // len(grey)))
+    return np.kron(grey, np.ones((pixels, pixels), dtype=np.float32))[None]

@@ -16,6 +16,7 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.engine.rows import Rows, State
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
+from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class FedAvgFT(FedAvg):
     summary = "FedAvg, each client's copy tuned on its own data before use"
     cost = "1, and 1 to evaluate"
 
-    tune_epochs: int | None = None  # epochs of fine-tuning; none = as many as local training
+    tune_epochs: Repeats | None = None  # epochs of fine-tuning; none = as many as local training
 
     def __post_init__(self) -> None:
         require(self.tune_epochs is None or self.tune_epochs >= 0, "--param tune_epochs", self.tune_epochs, "0 or more")

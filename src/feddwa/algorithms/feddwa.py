@@ -42,6 +42,7 @@ from feddwa.mixing import (
     part_of,
     squared_distances,
 )
+from feddwa.params import Repeats
 from feddwa.sketch import sketch
 
 
@@ -57,7 +58,7 @@ class FedDWA(Algorithm):
 
     top_k: int = 5  # K: partners kept per client, itself included
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
-    guidance_epochs: int = 1  # g: how far "ahead" looks
+    guidance_epochs: Repeats = 1  # g: how far "ahead" looks
     tested: Literal["local", "guidance"] = "local"  # the models that are tested after training
     granularity: Granularity = "model"  # parameters that get their weights together
     sketch: int = 0  # k: numbers sent in place of each group's guidance; 0 = all of it
@@ -65,6 +66,10 @@ class FedDWA(Algorithm):
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")
         require(self.guidance_epochs >= 1, "--param guidance_epochs", self.guidance_epochs, "at least 1")
+        ahead = self.guidance == "ahead" or self.guidance_epochs == 1
+        require(
+            ahead, "--param guidance_epochs", self.guidance_epochs, "1 unless guidance=ahead: no other guidance trains"
+        )
         known = self.tested == "local" or self.guidance == "ahead"
         require(self.sketch >= 0, "--param sketch", self.sketch, "0 or more")
         whole = self.sketch == 0 or (self.guidance == "ahead" and self.tested == "local")

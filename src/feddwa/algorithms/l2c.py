@@ -34,6 +34,7 @@ from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.mixing import mix
+from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class L2C(Algorithm):
 
     mixing_lr: float = 0.1  # Adam's rate for the logits
     decay: float = 0.0  # weight decay of the logits; 0.01 in the authors' later work
-    mixing_steps: int = 1  # passes over the validation data a round, a step each
+    mixing_steps: Repeats = 1  # passes over the validation data a round, a step each
 
     def __post_init__(self) -> None:
         require(0 <= self.mixing_lr < math.inf, "--param mixing_lr", self.mixing_lr, "a finite number, 0 or more")

@@ -30,6 +30,7 @@ from feddwa.engine.network import Client, descend
 from feddwa.engine.rows import Row, Rows, State
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
+from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,16 @@ class PerFedAvg(FedAvg):
     inner_lr: float | None = None  # a; none = the run's rate
     meta_lr: float | None = None  # b; none = the run's rate; the original's README has 0.001
     delta: float = 1e-3  # step of the Hessian-free difference
-    adapt_steps: int | None = None  # batches of adaptation before evaluation; none = one epoch
+    adapt_steps: Repeats | None = None  # batches of adaptation before evaluation; none = one epoch
 
     def __post_init__(self) -> None:
         for name, rate in {"inner_lr": self.inner_lr, "meta_lr": self.meta_lr}.items():
             require(rate is None or 0 <= rate < math.inf, f"--param {name}", rate, "a finite number, 0 or more")
         require(0 < self.delta < math.inf, "--param delta", self.delta, "a finite number above 0")
+        used = self.variant == "hf" or self.delta == type(self).delta
+        require(
+            used, "--param delta", self.delta, f"{type(self).delta} unless variant=hf, which alone has a difference"
+        )
         require(
             self.adapt_steps is None or self.adapt_steps >= 1, "--param adapt_steps", self.adapt_steps, "at least 1"
         )

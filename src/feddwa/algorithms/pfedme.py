@@ -29,6 +29,7 @@ from feddwa.engine.network import Client, descend
 from feddwa.engine.rows import Cohort, Row, Rows, State, repeat
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
+from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PFedMe(FedAvg):
     cost = "5"
 
     lam: float = 1.0  # lambda: how short the leash is
-    inner_steps: int = 5  # K
+    inner_steps: Repeats = 5  # K
     beta: float = 1.0  # share of the new average in w
     personal_lr: float | None = None  # eta_p; none = the run's rate
 

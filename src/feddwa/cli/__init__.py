@@ -1,5 +1,6 @@
 """The command line. Exit status 0 = ok, 1 = failed, 2 = bad input, 130 = stopped by Ctrl-C."""
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
 from feddwa.cli.resume import ResumeConfig, resume_command
 from feddwa.cli.train import CompareConfig, RunOptions, compare_command, run_command
-from feddwa.errors import InputError
+from feddwa.errors import InputError, one_line
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `feddwa` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path that the terminal cannot show is no failure
     name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
     if name in ("-h", "--help"):
         print(usage(), end="")
@@ -81,14 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
         return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:
-        print(f"feddwa: {error}", file=sys.stderr)
+        _complain(error)
         return 2
     except KeyboardInterrupt as error:
-        print(f"feddwa: stopped{_notes(error)}", file=sys.stderr)
+        _complain(f"stopped{_notes(error)}")
         return 130
-    except (OSError, RuntimeError) as error:  # a full disk, a GPU out of memory: no fault of the request
-        print(f"feddwa: failed: {error}{_notes(error)}", file=sys.stderr)
+    except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a GPU out of memory: no fault of the request
+        _complain(f"failed: {error}{_notes(error)}")
         return 1
+
+
+def _complain(what: object) -> None:
+    """The one line on stderr, whatever characters are in it."""
+    print(f"feddwa: {one_line(what)}", file=sys.stderr)
 
 
 def _notes(error: BaseException) -> str:

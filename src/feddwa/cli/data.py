@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from feddwa import models
 from feddwa.algorithms import ALGORITHMS
+from feddwa.cli.screen import make_console
 from feddwa.config import RunConfig
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
@@ -53,7 +53,7 @@ def partition_command(config: PartitionConfig) -> int:
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "out"}
     task = load_task(RunConfig(algorithm="local", **shared).resolved())
     description = describe.describe(task.dataset, task.partition)
-    console = Console()
+    console = make_console()
     console.print(describe.table(description))
     for name, value in description.summary().items():
         console.print(f"{name.replace('_', ' ')}: {value:,.4g}", highlight=False)

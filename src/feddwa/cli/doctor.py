@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from feddwa.cli.screen import make_console
 from feddwa.cli.train import RunOptions
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def doctor_command(config: DoctorConfig) -> int:
     from feddwa import doctor
     from feddwa.report.reading import read
 
-    console = Console()
+    console = make_console()
     records = read(config.runs) if config.runs else []
     found = _show(console, "This machine", doctor.machine())
     for record in records:

@@ -3,18 +3,19 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
+from typing import Annotated
 
 from feddwa import runs
+from feddwa.cli.screen import make_console
 from feddwa.flower.settings import FlowerConfig
+from feddwa.params import AtMost
 
 
 @dataclass(frozen=True)
 class FederateConfig(FlowerConfig):
     """Try a federation on this machine: a SuperLink and SuperNodes of Flower, with TLS and node keys, and one run."""
 
-    nodes: int = 3
+    nodes: Annotated[int, AtMost(1000)] = 3
     """SuperNodes, among which the clients are divided."""
     insecure: bool = False
     """Neither TLS nor keys; only this machine can connect in any case."""
@@ -30,7 +31,7 @@ def federate_command(options: FederateConfig) -> int:
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
     config = FlowerConfig(**{**plain, "out": path}).resolved()
     assert isinstance(config, FlowerConfig)
-    console = Console()
+    console = make_console()
     try:
         with progress(console, config.algorithm, config.rounds or 0) as observe:
             result = federate(config, options.nodes, options.insecure, observe, console.print)

@@ -23,6 +23,7 @@ class Option(NamedTuple):
     text: str
     choices: tuple[str, ...]
     positional: bool
+    field: str = ""  # of the options' dataclass
 
 
 def options_of(kind: type) -> list[Option]:
@@ -40,9 +41,8 @@ def options_of(kind: type) -> list[Option]:
         positional = tyro.conf.Positional in marks
         short = [name for mark in marks for name in getattr(mark, "aliases", None) or ()]
         name = value if positional else ", ".join([*short, f"--{field.name.replace('_', '-')}"])
-        found.append(
-            Option(name, "" if positional else value, texts[field.name] + _default(field), choices, positional)
-        )
+        text = texts[field.name] + _default(field)
+        found.append(Option(name, "" if positional else value, text, choices, positional, field.name))
     return sorted(found, key=lambda option: not option.positional)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from feddwa.cli.screen import make_console
 from feddwa.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ class LeaderboardConfig:
 
 def leaderboard_command(config: LeaderboardConfig) -> int:
     """`feddwa leaderboard`."""
-    from rich.console import Console
     from rich.table import Table
 
     from feddwa.report.leaderboard import budgets, leaderboard
@@ -45,7 +45,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
         table.add_column(head, justify="right" if place else "left", no_wrap=place == 0)  # names are never cut
     for each in places:
         table.add_row(*_cells(each))
-    Console().print(table)
+    make_console().print(table)
     if config.out is not None:
         _draw(Path(config.out), methods, places)
     return 0

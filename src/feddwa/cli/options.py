@@ -1,6 +1,7 @@
 """Options from the command line and a TOML file, and one clear line where they are wrong."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import re
@@ -11,8 +12,8 @@ import tyro
 
 from feddwa.cli.help import help_text, options_of
 from feddwa.config import from_toml
-from feddwa.errors import InputError
-from feddwa.params import fields_of, in_words
+from feddwa.errors import InputError, shown
+from feddwa.params import fields_of, in_words, typed
 
 Options = TypeVar("Options")
 CONFIG_NOTE = "--config FILE.toml sets options by name; those given here prevail."
@@ -25,16 +26,42 @@ def parse(command: str, kind: type[Options], arguments: list[str], examples: Seq
     if {"-h", "--help"} & set(arguments):
         print(help_text(command, kind, examples, CONFIG_NOTE if about_a_run else ""), end="")
         raise SystemExit(0)
+    stored: tuple[str, ...] = ()
     if about_a_run:
         file, arguments = _config_file(arguments)
-        settings["default"] = kind() if file is None else from_toml(file, kind)
+        default: Any = kind() if file is None else from_toml(file, kind)
+        stored = default.param
+        settings["default"] = dataclasses.replace(default, param=())
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **settings)  # type: ignore[no-any-return]
+            options: Any = tyro.cli(kind, prog=f"feddwa {command}", args=arguments, **settings)
     except SystemExit:
         complaint = _complaint(errors.getvalue(), kind, arguments)
         raise InputError(f"{complaint}; see feddwa {command} --help") from None
+    if stored:
+        options = dataclasses.replace(options, param=_merged(stored, options.param))
+    _check(kind, options)
+    return options  # type: ignore[no-any-return]
+
+
+def _check(kind: type, options: Any) -> None:
+    """Raise unless every value is of its type and within the bounds of the type."""
+    names = {option.field: option.name.split(", ")[-1] for option in options_of(kind)}
+    for field, (type_, _) in fields_of(kind).items():
+        typed(names.get(field, field), getattr(options, field), type_)
+
+
+def _merged(stored: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """--param entries of a file, without those that the command line gives, and then these."""
+    names = [entry.partition("=")[0] for entry in given]
+    return (*(entry for entry in stored if not any(_same(entry.partition("=")[0], name) for name in names)), *given)
+
+
+def _same(left: str, right: str) -> bool:
+    """Whether OWNER.KEY and KEY, or two of either form, are about one hyper-parameter."""
+    (owner, _, key), (other, _, word) = left.rpartition("."), right.rpartition(".")
+    return key == word and (owner == other or not owner or not other)
 
 
 def _config_file(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -65,7 +92,7 @@ def _complaint(box: str, kind: type, arguments: list[str]) -> str:
         return f"{foreign}: unknown option; valid: {', '.join(valid)}"
     if lacking:
         return f"{lacking}: no value, must be {in_words(options[lacking])}"
-    return f"{wrong}: got {_value(wrong, arguments)!r}, must be {in_words(options[wrong])}"
+    return f"{wrong}: got {shown(_value(wrong, arguments))}, must be {in_words(options[wrong])}"
 
 
 def _about_words(text: str, kind: type) -> str:

@@ -3,12 +3,14 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 
+from feddwa.cli.screen import make_console
 from feddwa.errors import InputError, require, unknown
+from feddwa.params import AtMost
 
 if TYPE_CHECKING:
     from feddwa.paper.specs import Experiment
@@ -35,7 +37,7 @@ class ReproduceConfig:
     """Only these, e.g. cifar10/pathological."""
     methods: tuple[str, ...] = ()
     """Only these."""
-    seeds: int | None = None
+    seeds: Annotated[int, AtMost(1000)] | None = None
     """Runs of each cell, with seeds 0, 1, ...; default: three as in the paper, ten in cifar10/pathological."""
     scale: Literal["paper", "smoke"] = "paper"
     """paper, or smoke: two rounds on digits, to see that everything runs."""
@@ -47,7 +49,7 @@ class ReproduceConfig:
     """auto, cpu or cuda."""
     dtype: Literal["float32", "tf32", "float64"] = "float32"
     """As in `feddwa run`; the published results say in their file which."""
-    jobs: int = 1
+    jobs: Annotated[int, AtMost(256)] = 1
     """Cells at work at once, each in a process of its own: a GPU is not left waiting while one is loaded or tested."""
     time_limit: float | None = None
     """Begin no further run after so many seconds."""
@@ -68,6 +70,8 @@ def reproduce_command(config: ReproduceConfig) -> int:
         _list(console)
         return 0
     require(config.jobs >= 1, "--jobs", config.jobs, "at least 1")
+    limit = config.time_limit
+    require(limit is None or 0 <= limit < float("inf"), "--time-limit", limit, "a finite number, 0 or more")
     store = Store(Path(config.results) if config.results else default_results(config.scale))
     if config.what == "docs":
         return _docs(console, config, store)
@@ -100,8 +104,8 @@ def reproduce_command(config: ReproduceConfig) -> int:
 
 def _console() -> Console:
     """As wide as the tables want, unless a terminal says otherwise."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
+    console = make_console()
+    return console if console.is_terminal else make_console(width=WIDE)
 
 
 def _list(console: Console) -> None:
@@ -172,6 +176,7 @@ def _print(console: Console, table: "Table") -> None:
     """A table, without its last columns where the terminal is too narrow for them."""
     from rich.measure import Measurement
     from rich.table import Table as RichTable
+    from rich.text import Text
 
     for kept in range(len(table.header), 0, -1):
         dropped = len(table.header) - kept
@@ -180,7 +185,7 @@ def _print(console: Console, table: "Table") -> None:
         for number, name in enumerate(table.header[:kept]):
             drawn.add_column(name, justify="right" if number else "left")
         for row in table.rows:
-            drawn.add_row(*(f"[bold]{cell[:-1]}[/bold]" if cell.endswith("*") else cell for cell in row[:kept]))
+            drawn.add_row(*(Text(cell[:-1], style="bold") if cell.endswith("*") else cell for cell in row[:kept]))
         if (
             kept <= 3
             or Measurement.get(console, console.options.update(max_width=10_000), drawn).maximum <= console.width

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from feddwa import runs
+from feddwa.cli.screen import make_console
 from feddwa.config import from_toml
 
 
@@ -42,7 +42,7 @@ def resume_command(config: ResumeConfig) -> int:
     if (path / runs.COMPARISON).is_file():
         return compare_runs(from_toml(path / runs.COMPARISON, CompareConfig), path)
     known = runs.read_config(path).resolved()
-    console = Console()
+    console = make_console()
     with resumable(path), progress(console, known.algorithm, known.rounds or 0) as observe:
         result = resume(path, observe=observe)
     show_results(console, {known.algorithm: result})

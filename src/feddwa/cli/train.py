@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
-from rich.console import Console
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.cli.resume import resumable
+from feddwa.cli.screen import make_console
 from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
@@ -18,6 +18,8 @@ from feddwa.params import fields_of
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.data.task import Task
     from feddwa.experiment import Result
 
@@ -51,7 +53,7 @@ def run_command(options: RunOptions) -> int:
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
-    console = Console(quiet=options.quiet)
+    console = make_console(quiet=options.quiet)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
     show_results(console, {config.algorithm: result})
@@ -79,7 +81,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.report.reading import read
     from feddwa.report.tables import show_results, show_weights
 
-    console, results = Console(quiet=config.quiet), {}
+    console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
     first = next(iter(configs.values()))
     task = load_task(dataclasses.replace(first, out=None))
@@ -104,7 +106,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     return 0
 
 
-def _tolerance(console: Console, config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
+def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
     """ClusterFL's eps2 by our rule, as a --param, where it is compared and has none: its default fits no other task."""
     from feddwa.paper.calibrate import update_norms
 
@@ -120,7 +122,7 @@ def _tolerance(console: Console, config: CompareConfig, configs: Mapping[str, Ru
     return [f"clusterfl.eps2={eps2}"]
 
 
-def _warn(console: Console, configs: Mapping[str, RunConfig], results: Mapping[str, "Result"]) -> None:
+def _warn(console: "Console", configs: Mapping[str, RunConfig], results: Mapping[str, "Result"]) -> None:
     """Where a method's hyper-parameters do not fit the task, so that its number says little about it."""
     from feddwa.doctor import method_traps
 
@@ -144,6 +146,7 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
     for name in config.algorithms:
         if name not in ALGORITHMS:
             raise unknown("--algorithms", name, ALGORITHMS)
+        require(config.algorithms.count(name) == 1, "--algorithms", name, "given once")
     if config.partition not in PARTITIONS:
         raise unknown("--partition", config.partition, PARTITIONS)
     keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}

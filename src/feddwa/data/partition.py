@@ -60,6 +60,8 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
         raise unknown("--partition", name, PARTITIONS)
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
+    enough = f"at most {len(dataset.y) // 2}: each needs a sample to train and one to test; take fewer clients"
+    require(2 * clients <= len(dataset.y), "--clients", clients, enough)
     defaults = PAPER_DEFAULTS.get(name, {}).get(dataset.name, {})
     usual, scheme = (
         build(PARTITIONS[name], values, f"partition {name}") for values in (defaults, {**defaults, **params})

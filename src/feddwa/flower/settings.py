@@ -37,7 +37,8 @@ class FlowerConfig(RunConfig):
         for name in ("min_nodes", "min_clients"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
         for name in ("wait", "deadline", "max_megabytes"):
-            require(getattr(self, name) > 0, f"--{name.replace('_', '-')}", getattr(self, name), "above 0")
+            value = getattr(self, name)
+            require(0 < value < float("inf"), f"--{name.replace('_', '-')}", value, "a finite number above 0")
 
     @property
     def class_names(self) -> tuple[str, ...]:

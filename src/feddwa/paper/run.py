@@ -64,8 +64,9 @@ def run_stack(
     for config, own, result in zip(configs, runs_of, results, strict=True):
         work = Path(str(own.out))
         final = json.loads((work / "clients.jsonl").read_text(encoding="utf-8").splitlines()[-1])["before"]
+        weights = list(result.weights)  # from the files that are removed now
         shutil.rmtree(work)
-        outcome = Outcome(own.seed, result.metrics, final, result.weights, result.partition.groups, result.summary)
+        outcome = Outcome(own.seed, result.metrics, final, weights, result.partition.groups, result.summary)
         yield config, outcome
 
 

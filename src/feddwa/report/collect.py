@@ -1,7 +1,7 @@
 """The numbers of a report, computed once, here: the page only draws them."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,9 +151,9 @@ def _most(run: Record) -> int:
     return PARTNERS if clients > CROWD else clients
 
 
-def _chosen(weights: Sequence[Weights], step: int) -> list[Weights]:
-    """The first round, the last, and every `step`-th between them."""
-    return [each for place, each in enumerate(weights) if place % step == 0 or place == len(weights) - 1]
+def _chosen(weights: Sequence[Weights], step: int) -> Iterator[Weights]:
+    """The first round, the last, and every `step`-th between them, one at a time."""
+    return (each for place, each in enumerate(weights) if place % step == 0 or place == len(weights) - 1)
 
 
 def _frame(weights: Weights, clients: int) -> dict[str, Any]:

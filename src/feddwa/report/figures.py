@@ -64,7 +64,7 @@ def weights(methods: Sequence[Method], path: str | Path) -> None:
     for method in methods:
         run = method.runs[0]
         early = EARLY if method is protagonist(methods) else ()
-        chosen = [each for each in run.weights[:-1] if each.round in early] + run.weights[-1:]
+        chosen = [each for place, each in enumerate(run.weights, 1) if each.round in early or place == len(run.weights)]
         panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort) for each in chosen]
     if not panels:
         raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")

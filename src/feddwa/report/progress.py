@@ -103,7 +103,7 @@ class _Board:
     def __init__(self, console: Console, count: int, what: str) -> None:
         self._bars = Progress(
             SpinnerColumn(finished_text="✓" if console.encoding.startswith("utf") else "*"),
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<10}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),

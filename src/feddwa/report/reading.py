@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from feddwa import stored_weights
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.describe import Description, from_json
@@ -30,6 +29,27 @@ class Weights:
     matrix: np.ndarray  # (m, m), row i = who client cohort[i] listens to
 
 
+class WeightsOnDisk(Sequence[Weights]):
+    """P of every round of a run, in the order of rounds; a slice is a list of them."""
+
+    def __init__(self, stored: stored_weights.StoredWeights) -> None:
+        self._stored, self._rounds = stored, stored.rounds
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    @overload
+    def __getitem__(self, index: int) -> Weights: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Weights]: ...
+
+    def __getitem__(self, index: int | slice) -> Weights | list[Weights]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        return Weights(self._rounds[index], *self._stored[index])
+
+
 @dataclass(frozen=True)
 class Record:
     """What a run directory holds."""
@@ -38,7 +58,7 @@ class Record:
     config: RunConfig
     lines: list[dict[str, Any]]  # of metrics.jsonl
     accuracy: np.ndarray  # (R, N) percent of every client before each line's round
-    weights: list[Weights]
+    weights: Sequence[Weights]  # read from the disk when they are asked for
     partition: Description | None
     finished: bool
     together: int = 1  # runs that were trained as one stack and share their seconds
@@ -135,16 +155,9 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _weights(path: Path) -> list[Weights]:
-    file = path / "weights.safetensors"
-    if not file.exists():
-        return []
-    try:
-        stored = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{file}: is damaged: {error}") from None
-    numbers = sorted(int(name.split("/")[1]) for name in stored if name.startswith("weights/"))
-    return [Weights(each, stored[f"cohort/{each:04d}"], stored[f"weights/{each:04d}"]) for each in numbers]
+def _weights(path: Path) -> Sequence[Weights]:
+    stored = stored_weights.read(path)
+    return WeightsOnDisk(stored) if len(stored) else []
 
 
 def _summary(path: Path) -> dict[str, Any] | None:

@@ -52,7 +52,7 @@ def _cells(summary: Mapping[str, Any], local: float | None) -> tuple[str, ...]:
     time = human_seconds(summary["seconds"])
     if accuracy["last"] is None:  # no classes
         return f"loss {summary['loss']['last']}", f"loss {summary['loss']['best']}", "", traffic, time
-    best = f"{accuracy['best']:.2f} ({accuracy['best_round'] - 1})"
+    best = f"{accuracy['best']:.2f} ({accuracy['best_round']})"
     return f"{accuracy['last']:.2f}", best, "" if local is None else f"{accuracy['last'] - local:+.2f}", traffic, time
 
 

@@ -1,0 +1,74 @@
+"""A file that only grows and knows the SHA-256 of its content, so that a byte that changed since is noticed."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, TypedDict
+
+from feddwa.errors import InputError
+
+PIECE = 1 << 20  # bytes read at a time
+
+
+class Mark(TypedDict):
+    """How far a file had come, and the sum of all bytes up to there."""
+
+    length: int
+    sha256: str
+
+
+class GrowingFile:
+    """A file to which records are appended. The sum is carried on from record to record, never computed anew."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file, new or old; an old one has to be checked and cut before anything is appended."""
+        self.path = path
+        self._file = path.open("ab")
+        self._sum, self._length = hashlib.sha256(), 0
+
+    def append(self, record: bytes) -> None:
+        """Add a record and hand it to the system."""
+        self._file.write(record)
+        self._file.flush()
+        self._sum.update(record)
+        self._length += len(record)
+
+    def mark(self) -> Mark:
+        """Where the file stands now."""
+        return {"length": self._length, "sha256": self._sum.hexdigest()}
+
+    def check(self, mark: Mark) -> None:
+        """Raise unless the bytes up to a mark are those that were written."""
+        if self._file.tell() < mark["length"]:
+            raise InputError(f"{self.path}: is shorter than when the checkpoint was made; restore it, or run anew")
+        self._sum, self._length = sum_of(self.path, mark["length"]), mark["length"]
+        if self.mark() != mark:
+            raise InputError(
+                f"{self.path}: is not what was written: one of its first {self._length} bytes has changed since the "
+                "checkpoint was made; restore it, or run anew"
+            )
+
+    def cut(self, mark: Mark) -> None:
+        """Go back to a mark that was checked."""
+        self._file.truncate(mark["length"])
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """End it."""
+        self._file.close()
+
+
+EMPTY: Mark = {"length": 0, "sha256": hashlib.sha256().hexdigest()}
+
+
+def sum_of(path: Path, length: int | None = None) -> Any:
+    """The running SHA-256 (a hashlib object) of a file, or of its first `length` bytes."""
+    found, left = hashlib.sha256(), path.stat().st_size if length is None else length
+    with path.open("rb") as file:
+        while left > 0 and (piece := file.read(min(PIECE, left))):
+            found.update(piece)
+            left -= len(piece)
+    return found
