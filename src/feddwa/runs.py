@@ -27,11 +27,10 @@ from typing import IO, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from safetensors.torch import load, save
 from torch import Tensor
 
-from feddwa import checkpoint
+from feddwa import checkpoint, records
 from feddwa.config import RunConfig, from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
@@ -41,7 +40,7 @@ from feddwa.tensorboard import TensorBoard
 WEIGHTS_EVERY = 5.0  # seconds between two writes of the weights, which have to be written whole
 CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
-PARTITION = "partition.json"
+PARTITION, WEIGHTS = "partition.json", "weights.safetensors"
 METRICS, CLIENTS, JOURNAL = "metrics.jsonl", "clients.jsonl", "weights.journal"  # these grow by a record a round
 
 Weights = tuple[np.ndarray, np.ndarray]  # of a round: cohort (m,), P (m, m)
@@ -165,7 +164,7 @@ class RunDirectory:
         self._weights[f"cohort/{round:04d}"] = cohort
 
     def _write_weights(self) -> None:
-        write_whole(self.path / "weights.safetensors", save(self._weights))
+        write_whole(self.path / WEIGHTS, save(self._weights))
         self._weights_written = time.monotonic()
 
 
@@ -179,37 +178,19 @@ def read_config(path: Path) -> RunConfig:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl or clients.jsonl."""
-    try:
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
-        raise InputError(f"{path}: a line is not that of a round")
-    return lines
+    """The lines of metrics.jsonl."""
+    return records.check_metrics(path, records.read_lines(path, whole=True))
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
     """The summary of a run; None where it is not finished."""
-    try:
-        summary: dict[str, Any] = json.loads((path / SUMMARY).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path / SUMMARY}: cannot be read: {error}") from None
-    if not isinstance(summary, dict) or "accuracy" not in summary:
-        raise InputError(f"{path / SUMMARY}: is not the summary of a run")
-    return summary
+    text = records.contents(path / SUMMARY)
+    return None if text is None else records.check_summary(path / SUMMARY, records.parse(path / SUMMARY, text))
 
 
 def read_weights(path: Path) -> list[Weights]:
     """Cohort and P of every round of a finished run, P in float32."""
-    try:
-        stored = load_file(path / "weights.safetensors")
-        numbers = sorted(name.removeprefix("weights/") for name in stored if name.startswith("weights/"))
-        return [(stored[f"cohort/{number}"], stored[f"weights/{number}"]) for number in numbers]
-    except (OSError, KeyError, SafetensorError) as error:
-        raise InputError(f"{path / 'weights.safetensors'}: cannot be read: {error}") from None
+    return [(cohort, weights) for _, cohort, weights in records.read_weights(path / WEIGHTS)]
 
 
 def unfinished(path: Path) -> bool:
@@ -298,7 +279,9 @@ def _journal(path: Path) -> Iterator[tuple[int, Tensor, Tensor]]:
         end = place + 8 + int.from_bytes(data[place : place + 8], "little")
         try:
             record = load(data[place + 8 : end])
-            yield int(record["round"]), record["cohort"], record["weights"]
-        except (SafetensorError, KeyError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
+            number, cohort, weights = int(record["round"]), record["cohort"], record["weights"]
+        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise records.damaged(path, error) from None
+        records.check_weights(path, number, cohort.numpy(), weights.double().numpy())
+        yield number, cohort, weights
         place = end

@@ -98,7 +98,8 @@ def place(page, chart, x, y):
 def test_the_first_look_says_whether_it_paid(open_page):
     page = open_page()
     assert re.fullmatch(
-        r"\d+ of 16 clients gained by joining; mean .* points over training alone .*", page.inner_text("h1")
+        r"FedDWA leads with .* %: .* points over training alone .*; \d+ of 16 clients gained by joining, in 2 seeds\.",
+        page.inner_text("h1"),
     )
     assert page.locator(".chart").count() == page.locator(".chart:has(canvas)").count() == 11
     keep(page, "light", full_page=True)

@@ -121,9 +121,15 @@ def test_the_headline_counts_who_gained(methods):
             for run, alone in zip(methods[0].runs, next(m for m in methods if m.name == "Local").runs, strict=True)
         ]
     )
-    told = facts.headline(methods)
-    assert told.startswith(f"{(gain > 0.05).sum()} of 16 clients gained by joining; mean {gain.mean():+.1f} points")
-    assert told.endswith("in 2 seeds.")
+    alone = next(method.last for method in methods if method.name == "Local")
+    assert facts.headline(methods) == (
+        f"FedDWA leads with {methods[0].last:.1f} %: {gain.mean():+.1f} points over training alone (Local, {alone:.1f} %); "
+        f"{(gain > 0.05).sum()} of 16 clients gained by joining, in 2 seeds."
+    )
+    others = [
+        f"{method.name} {method.last:.1f} % ({method.last - methods[0].last:+.1f} points)" for method in methods[1:]
+    ]
+    assert facts.story(methods)[0] == f"Behind FedDWA: {others[0]}, {others[1]}."
 
 
 def test_without_local_nothing_is_claimed(runs):
@@ -136,8 +142,9 @@ def test_without_local_nothing_is_claimed(runs):
 def test_local_alone_is_told_as_it_is(runs):
     story = facts.story(by_method(read([runs / "0" / "local"])))
     assert story == [
-        "In the last round a client's new model was all its own.", "A client sent and received 0 B in a round."
-    ]  # fmt: skip
+        "In the last round of Local a client's new model was all its own.",
+        "With Local a client sent and received 0 B in a round.",
+    ]
 
 
 def test_groups_are_told_where_there_are_any(methods, absent):

@@ -4,10 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from feddwa import runs
+from feddwa.cli.outcome import show_outcome
 from feddwa.flower.settings import FlowerConfig
+from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,12 @@ def federate_command(options: FederateConfig) -> int:
     """`feddwa federate`."""
     from feddwa.flower.federate import federate
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)}
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
     config = FlowerConfig(**{**plain, "out": path}).resolved()
     assert isinstance(config, FlowerConfig)
-    console = Console()
+    console = make_console()
     try:
         with progress(console, config.algorithm, config.rounds or 0) as observe:
             result = federate(config, options.nodes, options.insecure, observe, console.print)
@@ -38,6 +37,4 @@ def federate_command(options: FederateConfig) -> int:
         if runs.unfinished(Path(path)):
             error.add_note(f"the same command with --out {path} goes on with it")
         raise
-    show_results(console, {config.algorithm: result})
-    show_weights(console, {config.algorithm: result}, Path(path))
-    return 0
+    return show_outcome(console, {config.algorithm: result}, Path(path))

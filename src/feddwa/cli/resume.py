@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from feddwa import runs
+from feddwa.cli.outcome import show_outcome
 from feddwa.config import from_toml
+from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,12 @@ def resume_command(config: ResumeConfig) -> int:
     from feddwa.cli.train import CompareConfig, compare_runs
     from feddwa.experiment import resume
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     path = Path(config.directory)
     if (path / runs.COMPARISON).is_file():
         return compare_runs(from_toml(path / runs.COMPARISON, CompareConfig), path)
     known = runs.read_config(path).resolved()
-    console = Console()
+    console = make_console()
     with resumable(path), progress(console, known.algorithm, known.rounds or 0) as observe:
         result = resume(path, observe=observe)
-    show_results(console, {known.algorithm: result})
-    show_weights(console, {known.algorithm: result}, path)
-    return 0
+    return show_outcome(console, {known.algorithm: result}, path)

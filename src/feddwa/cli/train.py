@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from feddwa.algorithms import ALGORITHMS
+from feddwa.cli.outcome import show_outcome
 from feddwa.cli.resume import resumable
 from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import fields_of
+from feddwa.report.terminal import make_console
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
 
 
@@ -41,19 +42,17 @@ def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
     from feddwa.experiment import run
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
-    console = Console(quiet=options.quiet)
+    console = make_console(options.quiet)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
-    show_results(console, {config.algorithm: result})
-    show_weights(console, {config.algorithm: result}, path)
+    status = show_outcome(console, {config.algorithm: result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
-    return 0
+    return status
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -70,7 +69,6 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
     from feddwa.report.reading import read
-    from feddwa.report.tables import show_results, show_weights
 
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
     first = next(iter(configs.values()))
@@ -78,19 +76,18 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     make_network(first, task.dataset)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
-    console, results = Console(quiet=config.quiet), {}
+    console, results = make_console(config.quiet), {}
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
             with job(name, each.rounds or 0) as observe:
                 results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
-    show_results(console, results)
-    show_weights(console, results, out)
+    status = show_outcome(console, results, out)
     write_report(read([out]), out / "report.html")
     console.print(f"  {out / 'report.html'}   open it in a browser", highlight=False, soft_wrap=True)
     if config.quiet:
         print(out)
-    return 0
+    return status
 
 
 def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:
