@@ -66,6 +66,10 @@ function partitions() {
 }
 
 function pareto(id, cost, title, unit) {
+  if (!data.methods.some((method) => method.sound)) {
+    $(id).hidden = true;
+    return;
+  }
   draw(id, (chart) => {
     const points = data.methods.filter((method) => method.sound).map((method) => ({ method, x: method[cost], y: method.mean.filter((each) => each !== null).at(-1) }));
     const least = Math.min(...points.filter(({ x }) => x > 0).map(({ x }) => x)), most = Math.max(...points.map(({ x }) => x));
