@@ -99,11 +99,33 @@ def test_bad_options_are_an_error_and_nothing_more():
     assert [(finding.level, finding.text[:4]) for finding in found] == [("error", "--lr")]
 
 
-def test_numbers_that_are_not_finite(monkeypatch):
+def test_numbers_that_are_not_finite():
     found = list(doctor.configuration(RunConfig(lr=1e30, algorithm="local", **SMALL)))
     (error,) = said(found, "error")
-    assert "a loss that is no finite number" in error
+    assert "the loss is no finite number from round 2 on" in error
     assert "lower --lr" in error
+    assert not any("finite numbers" in text for text in said(found, "ok"))
+
+
+@pytest.mark.parametrize("algorithm", ["feddwa", "fedavg"])
+def test_refused_updates_are_no_finite_numbers(algorithm):
+    """The server refuses what is not finite, so that all models stay finite: the updates have to be looked at, too."""
+    found = list(doctor.configuration(RunConfig(lr=1e6, algorithm=algorithm, **SMALL)))
+    assert said(found, "error") == [
+        "nothing was trained: none of 12 updates in 3 rounds counted (12 not finite); lower --lr"
+    ]
+    assert not any("finite numbers" in text for text in said(found, "ok"))
+
+
+def test_faults_are_tried_too():
+    found = list(doctor.configuration(RunConfig(fault="nan=0.5", **SMALL)))
+    assert any(re.match(r"\d+ of 12 updates did not count \(\d+ not finite\)", text) for text in said(found, "warning"))
+
+
+def test_what_is_wrong_comes_first(capsys):
+    assert cli.main(["doctor", "--lr", "1e6", "--clients", "4", "--param", "groups=2"]) == 1
+    lines = capsys.readouterr().out.split("This configuration")[1].splitlines()
+    assert lines[1].startswith("  bad  nothing was trained")
 
 
 def test_batchnorm_and_a_batch_of_one():

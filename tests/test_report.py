@@ -15,9 +15,11 @@ from rich.console import Console
 from feddwa import metrics
 from feddwa.data.partition import Partition
 from feddwa.experiment import Result
+from feddwa.findings import Finding
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
+from feddwa.report.terminal import make_console
 from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.report.weights import Panel, _client, draw_weights, terminal_weights
 
@@ -64,13 +66,48 @@ def test_without_classes_the_loss_is_shown():
 
 
 def test_pictures_and_paths(tmp_path):
-    text = printed(show_weights, {"local": a_result(), "feddwa": a_result()}, tmp_path)
+    text = printed(show_weights, {"local": a_result(70.0), "feddwa": a_result(80.0)}, tmp_path)
     assert "Who listens to whom (feddwa, round 6" in text
     assert "    0 ██······\n    1 ··██····\n" in text
     assert text.count("runs/x/") == 2
     assert "weights.png" in text
     with Image.open(tmp_path / "weights.png") as picture:
         assert picture.width > 1500  # rounds 1, 5 and 6 of FedDWA beside Local's last
+
+
+def test_the_weights_are_those_of_the_best(tmp_path):
+    results = {"feddwa": a_result(70.0), "fedavg": a_result(80.0), "local": a_result(75.0)}
+    assert "Who listens to whom (fedavg, round 6" in printed(show_weights, results, tmp_path)
+    failed = {"fedavg": [Finding("error", "nothing was trained")]}
+    assert "Who listens to whom (local, round 6" in printed(show_weights, results, tmp_path, failed)
+
+
+def test_what_went_wrong_leads_and_is_not_praised():
+    results = {"feddwa": a_result(90.0), "local": a_result(80.0), "fedavg": a_result(85.0)}
+    text = printed(show_results, results, {"feddwa": [Finding("error", "nothing was trained")]})
+    assert text.startswith("  bad  feddwa: nothing was trained\n")
+    assert "+10.00" not in text
+    assert "+5.00" in text
+    text = printed(show_results, results, {"local": [Finding("error", "training has diverged")]})
+    assert not re.search(r"[+-]\d", text)  # nothing is measured against a Local that has diverged
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[bold]x", ":smile:"])
+def test_a_users_text_is_no_markup(name, tmp_path, capsys):
+    result = replace(a_result(), path=name)
+    result.summary["dataset"] = name
+    console = make_console()
+    show_results(console, {"feddwa": result}, {"feddwa": [Finding("note", name)]})
+    show_weights(console, {"feddwa": result}, tmp_path)
+    assert capsys.readouterr().out.count(name) == 3
+    with jobs(make_console(), 2) as job, job(name, 1) as observe:
+        observe(a_line(1, 50.0))
+        observe({"round": 2, "before": {"all": 75.0}, "loss_before": 1.0})
+    assert capsys.readouterr().out.startswith(f"{name}: done")
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with jobs(terminal, 1) as job, job(name, 1) as observe:
+        observe(a_line(1, 50.0))
+    assert name in terminal.file.getvalue()
 
 
 def test_algorithms_that_weigh_nobody(tmp_path):

@@ -6,9 +6,9 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from feddwa.data.catalogue import SOURCES
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
+from feddwa.faults import Faults
 from feddwa.federation import Federation, Round
+from feddwa.findings import Finding, by_severity, clients_in_words, went_wrong
 from feddwa.metrics import Line
 
 if TYPE_CHECKING:
@@ -33,15 +35,6 @@ TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE second
 PATIENCE = 20.0
 SELF = 0.95  # share of its own model from which a client is as good as alone
 SMALL_STEP = 5.0  # points that one test sample may be worth without a word
-
-Level = Literal["ok", "note", "warning", "error"]
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    level: Level
-    text: str
 
 
 def machine() -> Iterator[Finding]:
@@ -121,7 +114,7 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)
     yield from _cohort(config)
-    yield from _trial(config, task)
+    yield from _trial(config, task, description)
 
 
 def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]:
@@ -131,15 +124,15 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
     if len(small):
         yield Finding(
             "warning",
-            f"{_clients(small)} have fewer training samples than a batch of {batch} (the fewest: {train.min()}): their "
-            "epoch is one short step; take a smaller --batch-size or fewer --clients",
+            f"{clients_in_words(small)} have fewer training samples than a batch of {batch} (the fewest: {train.min()})"
+            ": their epoch is one short step; take a smaller --batch-size or fewer --clients",
         )
     single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
     if len(single):
         yield Finding(
             "warning",
-            f"{_clients(single)} have samples of one class alone: they reach 100 % by always giving the same answer, "
-            "and lift every mean; take other partition parameters, or report them apart",
+            f"{clients_in_words(single)} have samples of one class alone: they reach 100 % by always giving the same "
+            "answer, and lift every mean; take other partition parameters, or report them apart",
         )
     never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
     if never.any():
@@ -147,8 +140,8 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         share = 100 * lost / description.test_counts.sum()
         yield Finding(
             "warning",
-            f"{_clients(np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no training sample "
-            f"of ({lost} test samples, {share:.1f} %): training alone can only fail there",
+            f"{clients_in_words(np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no training "
+            f"sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
     if step > SMALL_STEP:
@@ -182,8 +175,8 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
     if len(alone):
         yield Finding(
             "error",
-            f"{_clients(alone)} end an epoch with a batch of one sample, of which BatchNorm has no variance; take "
-            f"another --batch-size than {config.batch_size}",
+            f"{clients_in_words(alone)} end an epoch with a batch of one sample, of which BatchNorm has no variance; "
+            f"take another --batch-size than {config.batch_size}",
         )
 
 
@@ -201,33 +194,30 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
         yield Finding("note", f"top_k={top_k} is more than the {cohort} clients of a round: nobody is left out")
 
 
-def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
-    """Some rounds in memory: do they give numbers, how long do they take, what becomes of the weights?"""
+def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
+    """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
     engine = make_engine(config, task)
     options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
-    federation = Federation(config.make_algorithm(), engine, *options)
+    federation = Federation(config.make_algorithm(), engine, *options, Faults.parse(config.fault))
     rounds: list[Round] = []
     start = time.perf_counter()
     while len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE:
         begun = time.perf_counter()
         rounds.append(federation.step())
         took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
-    broken = np.flatnonzero(~torch.isfinite(federation.scores.loss).cpu().numpy())
-    if len(broken):
-        yield Finding(
-            "error", f"{_clients(broken)} have a loss that is no finite number after {len(rounds)} rounds; lower --lr"
-        )
-    else:
-        whole = took * (config.rounds or 0)
-        yield Finding(
-            "ok", f"{len(rounds)} rounds tried: finite numbers, about {took:.2g} s a round, {whole:.2g} s in all"
-        )
-    lines = [metrics.round_line(each, engine.data.splits["test"].sizes) for each in rounds]
+    sizes, honest = engine.data.splits["test"].sizes, federation.honest
+    lines = [metrics.round_line(each, sizes, honest) for each in rounds]
+    lines.append(metrics.final_line(federation.scores, sizes, len(rounds), honest))
+    found = went_wrong(lines, description.test_counts, finished=False)
+    yield from found
+    fine = ": finite numbers, no broken update" if all(each.level == "note" for each in found) else ""
+    whole = took * (config.rounds or 0)
+    yield Finding("ok", f"{len(rounds)} rounds tried{fine}, about {took:.2g} s a round, {whole:.2g} s in all")
     matrices = [each.info["weights"].double().cpu().numpy() for each in rounds if "weights" in each.info]
     yield from method_traps(config, lines, matrices)
 
 
-def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Sequence[np.ndarray]) -> Iterator[Finding]:
+def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Iterable[np.ndarray]) -> Iterator[Finding]:
     """Where a method does not fit the task: what it says itself of its numbers, and what its weights say.
 
     `lines`: of metrics.jsonl, from round 1 on; `matrices`: P (m, m) of each round. This is what has to be told wherever
@@ -240,12 +230,15 @@ def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Sequence[np
     yield from weight_traps(config.algorithm, matrices)
 
 
-def weight_traps(algorithm: str, matrices: Sequence[np.ndarray]) -> Iterator[Finding]:
-    """What a method's weights say, (m, m) of each round."""
-    if not matrices or algorithm == "local":
+def weight_traps(algorithm: str, matrices: Iterable[np.ndarray]) -> Iterator[Finding]:
+    """What a method's weights say, (m, m) of each round; they are looked at one by one, for all may not fit in memory."""
+    own, clients = [], 0
+    for matrix in matrices if algorithm != "local" else ():
+        own.append(float(np.trace(abs(matrix)) / max(abs(matrix).sum(), 1e-12)))
+        clients = len(matrix)
+    if not own:
         return
-    own = [float(np.trace(abs(matrix)) / abs(matrix).sum()) for matrix in matrices]
-    if own[-1] <= SELF or len(matrices[-1]) == 1:
+    if own[-1] <= SELF or clients == 1:
         yield Finding("ok", f"{100 * own[-1]:.0f} % of a client's new model is its own, the rest comes from others")
         return
     since = next(i for i in range(len(own)) if min(own[i:]) > SELF) + 1
@@ -265,19 +258,13 @@ def finished_run(record: "Record") -> Iterator[Finding]:
     )
     if record.partition is not None:
         yield from data_traps(record.partition, record.config)
-    lost = [line["round"] for line in record.lines if line["loss_before"] is None]
-    if lost:
-        yield Finding(
-            "error", f"the loss is no finite number from round {lost[0]} on: a model has diverged; lower --lr"
-        )
-    else:
-        yield Finding("ok", "all losses are finite")
-    yield from method_traps(record.config, record.lines, [each.matrix for each in record.weights])
+    yield from record.findings
+    if all(each.level == "note" for each in record.findings):
+        yield Finding("ok", "all losses are finite, and no broken update was sent")
+    yield from method_traps(record.config, record.lines, (each.matrix for each in record.weights))
 
 
-def _clients(numbers: np.ndarray) -> str:
-    """ "client 3", or "5 clients (0, 3, 4, ...)"."""
-    if len(numbers) == 1:
-        return f"1 client ({numbers[0]})"
-    few = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-    return f"{len(numbers)} clients ({few})"
+def told(record: "Record") -> list[Finding]:
+    """What has to be said wherever results of a run are shown: what went wrong, and what its weights warn of."""
+    method = method_traps(record.config, record.lines, (each.matrix for each in record.weights))
+    return by_severity(each for each in (*record.findings, *method) if each.level != "ok")

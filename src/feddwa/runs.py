@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from feddwa import checkpoint, stored_weights
+from feddwa import checkpoint, records, stored_weights
 from feddwa.config import RunConfig, from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
@@ -162,27 +162,14 @@ def read_config(path: Path) -> RunConfig:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl or clients.jsonl."""
-    try:
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
-        raise InputError(f"{path}: a line is not that of a round")
-    return lines
+    """The lines of metrics.jsonl."""
+    return records.check_metrics(path, records.read_lines(path, whole=True))
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
     """The summary of a run; None where it is not finished."""
-    try:
-        summary: dict[str, Any] = json.loads((path / SUMMARY).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path / SUMMARY}: cannot be read: {error}") from None
-    if not isinstance(summary, dict) or "accuracy" not in summary:
-        raise InputError(f"{path / SUMMARY}: is not the summary of a run")
-    return summary
+    text = records.contents(path / SUMMARY)
+    return None if text is None else records.check_summary(path / SUMMARY, records.parse(path / SUMMARY, text))
 
 
 def read_weights(path: Path) -> StoredWeights:

@@ -12,7 +12,7 @@ from feddwa.engine.rows import State, tensors
 Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
 
 # Reasons why an update does not count.
-ABSENT, LATE, INVALID, DIVERGED = "dropout", "late", "invalid", "not finite"
+ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invalid", "not finite"
 LIMIT = 1e12  # beyond this a number is as good as infinite: squared distances of such models overflow float32
 
 

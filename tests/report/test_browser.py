@@ -3,6 +3,7 @@
 `make browser` installs what is needed and runs this. FEDDWA_BROWSER names a Chromium elsewhere.
 """
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import feddwa
 from feddwa.config import RunConfig
 from feddwa.report.page import write_report
 from feddwa.report.reading import Record, Weights, read
@@ -98,7 +100,8 @@ def place(page, chart, x, y):
 def test_the_first_look_says_whether_it_paid(open_page):
     page = open_page()
     assert re.fullmatch(
-        r"\d+ of 16 clients gained by joining; mean .* points over training alone .*", page.inner_text("h1")
+        r"FedDWA leads with .*: .* points over training alone .*; \d+ of 16 clients gained by joining, in 2 seeds\.",
+        page.inner_text("h1"),
     )
     assert page.locator(".chart").count() == page.locator(".chart:has(canvas)").count() == 11
     keep(page, "light", full_page=True)
@@ -265,11 +268,41 @@ def test_everything_is_reached_by_keyboard_and_has_a_name(open_page):
 def test_what_a_report_lacks_it_says(open_page, runs, absent, tmp_path):
     write_report(read([absent]), tmp_path / "absent.html")
     page = open_page(path=tmp_path / "absent.html")
-    assert "no run of Local" in page.inner_text("#gain-note")
+    assert "a run of Local" in page.inner_text("#gain-note")
     assert "4 clients took no part in this round" in page.inner_text("#explorer-note")
     present = next(c for c in range(8) if c not in read([absent])[0].weights[-1].cohort)
     page.select_option("#client", str(present))
     assert "took no part" in page.inner_text("#partners")
+
+
+def test_the_best_method_is_shown_first_whichever_it_is(open_page, runs, tmp_path):
+    """Of these runs FedDWA's are made worse than FedAvg's."""
+    for name in ("feddwa", "local", "fedavg"):
+        path = shutil.copytree(runs / "0" / name, tmp_path / name)
+        *lines, last = (path / "clients.jsonl").read_text().splitlines()
+        value = {"feddwa": 50.0, "local": 40.0, "fedavg": 60.0}[name]
+        clients = json.dumps({**json.loads(last), "before": [value] * 8})
+        (path / "clients.jsonl").write_text("\n".join([*lines, clients]) + "\n")
+    write_report(read([tmp_path]), tmp_path / "r.html")
+    page = open_page(path=tmp_path / "r.html")
+    assert page.inner_text("h1").startswith("FedAvg leads with")
+    assert page.locator("#run option:checked").inner_text() == "FedAvg"
+    assert "With FedAvg" in page.inner_text("#gain-note")
+    widths = {each["name"]: each["lineStyle"]["width"] for each in option(page, "curves-chart")["series"]}
+    assert widths == {"FedAvg": 3, "FedDWA": 2, "Local": 2}
+
+
+def test_a_comparison_in_which_nothing_trained(open_page, tmp_path):
+    for name in ("feddwa", "local", "fedavg"):
+        feddwa.run(algorithm=name, clients=8, rounds=5, lr=1e6, out=str(tmp_path / name))
+    write_report(read([tmp_path]), tmp_path / "r.html")
+    page = open_page(path=tmp_path / "r.html")
+    assert page.inner_text("h1").startswith("FedAvg and FedDWA: nothing was trained")
+    assert page.locator("h1.wrong").count() == 1
+    assert page.locator(".card").count() == 0
+    assert "neither may have failed" in page.inner_text("#gain-note")
+    assert not page.is_visible("#pareto-bytes")
+    keep(page, "wrong", full_page=True)
 
 
 def test_links_that_nobody_can_tell_apart_are_not_drawn(open_page, tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """The numbers of a report."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -121,9 +124,54 @@ def test_the_headline_counts_who_gained(methods):
             for run, alone in zip(methods[0].runs, next(m for m in methods if m.name == "Local").runs, strict=True)
         ]
     )
-    told = facts.headline(methods)
-    assert told.startswith(f"{(gain > 0.05).sum()} of 16 clients gained by joining; mean {gain.mean():+.1f} points")
-    assert told.endswith("in 2 seeds.")
+    alone = next(method.last for method in methods if method.name == "Local")
+    assert facts.headline(methods) == (
+        f"FedDWA leads with {methods[0].last:.1f} %: {gain.mean():+.1f} points over training alone "
+        f"(Local, {alone:.1f} %); {(gain > 0.05).sum()} of 16 clients gained by joining, in 2 seeds."
+    )
+    behind = [f"{each.name} {each.last:.1f} % ({each.last - methods[0].last:+.1f} points)" for each in methods[1:]]
+    assert facts.story(methods)[0] == f"Behind FedDWA: {behind[0]}, {behind[1]}."
+
+
+def _ranked(runs, tmp_path, **accuracy):
+    """The real runs of seed 0, with every client's accuracy after the last round changed to something else."""
+    for name, value in accuracy.items():
+        path = shutil.copytree(runs / "0" / name, tmp_path / name)
+        *lines, last = (path / "clients.jsonl").read_text().splitlines()
+        clients = json.dumps({**json.loads(last), "before": [value - 1.0, value + 1.0] * 4})
+        (path / "clients.jsonl").write_text("\n".join([*lines, clients]) + "\n")
+    return by_method(read([tmp_path]))
+
+
+def test_the_headline_is_about_the_best_whichever_it_is(runs, tmp_path):
+    methods = _ranked(runs, tmp_path, feddwa=80.0, local=70.0, fedavg=90.0)
+    assert facts.headline(methods) == (
+        "FedAvg leads with 90.0 %: +20.0 points over training alone (Local, 70.0 %); 8 of 8 clients gained by joining."
+    )
+    assert facts.story(methods)[0] == "Behind FedAvg: FedDWA 80.0 % (-10.0 points), Local 70.0 % (-20.0 points)."
+    assert facts.story(methods)[1] == "With FedAvg nobody lost by joining; the most gained 20.0 points."
+    assert [card.value for card in facts.cards(methods)][:3] == ["90.0 %", "+20.0 points", "8 of 8"]
+    assert all("FedAvg" in card.label for card in facts.cards(methods))
+    assert not any("FedDWA" in sentence for sentence in (facts.headline(methods), *facts.story(methods)[1:]))
+
+
+def test_where_local_is_best_joining_did_not_pay(runs, tmp_path):
+    methods = _ranked(runs, tmp_path, feddwa=80.0, local=90.0, fedavg=70.0)
+    assert facts.headline(methods) == (
+        "Local leads with 90.0 %: joining did not pay; with FedDWA, the best of the others, it is 80.0 %, "
+        "and 0 of 8 clients gained by joining."
+    )
+
+
+def test_methods_that_are_level_lead_together(runs, tmp_path):
+    assert facts.headline(_ranked(runs, tmp_path, feddwa=80.0, fedavg=80.02)) == (
+        "FedAvg and FedDWA lead with 80.0 %, mean over all clients."
+    )
+
+
+def test_means_over_different_seeds_are_not_passed_over(runs):
+    methods = by_method(read([runs / "0", runs / "1" / "feddwa"]))
+    assert "Not all methods were run with the same seeds: their means are over different data." in facts.story(methods)
 
 
 def test_without_local_nothing_is_claimed(runs):
@@ -136,8 +184,9 @@ def test_without_local_nothing_is_claimed(runs):
 def test_local_alone_is_told_as_it_is(runs):
     story = facts.story(by_method(read([runs / "0" / "local"])))
     assert story == [
-        "In the last round a client's new model was all its own.", "A client sent and received 0 B in a round."
-    ]  # fmt: skip
+        "In the last round of Local a client's new model was all its own.",
+        "With Local a client sent and received 0 B in a round.",
+    ]
 
 
 def test_groups_are_told_where_there_are_any(methods, absent):

@@ -80,7 +80,7 @@ def _first_line_broken(path):
 
 BROKEN = {
     "metrics.jsonl": (_first_line_broken, r"metrics\.jsonl: is damaged: line 1 is not JSON"),
-    "clients.jsonl": (lambda path: path.write_text('{"round": 1}\n'), r"clients\.jsonl: is damaged: a line lacks"),
+    "clients.jsonl": (lambda path: path.write_text('{"round": 1}\n'), r"clients\.jsonl: is damaged: line 1 lacks"),
     "weights.safetensors": (_cut, r"weights\.safetensors: is damaged"),
     "summary.json": (_cut, r"summary\.json: is damaged"),
     "partition.json": (_cut, r"partition\.json: is damaged"),
@@ -104,6 +104,9 @@ def test_what_is_no_run_is_refused(runs, run, tmp_path):
     with pytest.raises(InputError, match="empty: no run in it"):
         read([tmp_path / "empty"])
     (run / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"metrics\.jsonl: is damaged: 0 lines of 6 rounds"):
+        read([run])  # its summary says that it is finished
+    (run / "summary.json").unlink()
     with pytest.raises(InputError, match="run: no round has been finished yet"):
         read([run])
     with pytest.raises(InputError, match="no run has finished a round yet"):

@@ -9,10 +9,10 @@ import tyro
 
 from feddwa import models
 from feddwa.algorithms import ALGORITHMS
-from feddwa.cli.screen import make_console
 from feddwa.config import RunConfig
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
+from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
-from rich.text import Text
 
-from feddwa.cli.screen import make_console
 from feddwa.cli.train import RunOptions
+from feddwa.report.terminal import make_console, show_finding
 
 if TYPE_CHECKING:
-    from feddwa.doctor import Finding
-
-MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warn", "yellow"), "error": ("bad", "red")}
-WIDTH = 100  # of a line, however wide the terminal
+    from feddwa.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -44,20 +40,9 @@ def doctor_command(config: DoctorConfig) -> int:
 
 
 def _show(console: Console, title: str, findings: "Iterable[Finding]") -> "list[Finding]":
-    """Every finding as it is made."""
+    """What is wrong comes first, the rest in the order in which it was looked at."""
     console.print(f"\n{title}", style="bold", highlight=False)
-    shown = []
-    for finding in findings:
-        word, colour = MARKS[finding.level]
-        text = Text(f"{word:>5}  ", style=colour)
-        text.append(finding.text, style="default")
-        console.print(_hanging(text, min(WIDTH, console.width)))
-        shown.append(finding)
+    shown = sorted(findings, key=lambda finding: {"error": 0, "warning": 1}.get(finding.level, 2))
+    for finding in shown:
+        show_finding(console, finding)
     return shown
-
-
-def _hanging(text: Text, width: int) -> Text:
-    """Lines after the first begin where the first one's words do."""
-    mark, words = text.divide([7])
-    lines = words.wrap(Console(width=width), width - 8)
-    return Text("\n       ").join([mark + lines[0], *lines[1:]]) if lines else mark

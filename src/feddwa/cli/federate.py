@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from feddwa import runs
-from feddwa.cli.screen import make_console
+from feddwa.cli.outcome import show_outcome
 from feddwa.flower.settings import FlowerConfig
 from feddwa.params import AtMost
+from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,6 @@ def federate_command(options: FederateConfig) -> int:
     """`feddwa federate`."""
     from feddwa.flower.federate import federate
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)}
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
@@ -39,6 +39,4 @@ def federate_command(options: FederateConfig) -> int:
         if runs.unfinished(Path(path)):
             error.add_note(f"the same command with --out {path} goes on with it")
         raise
-    show_results(console, {config.algorithm: result})
-    show_weights(console, {config.algorithm: result}, Path(path))
-    return 0
+    return show_outcome(console, {config.algorithm: result}, Path(path))

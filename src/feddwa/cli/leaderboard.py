@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from feddwa.cli.screen import make_console
 from feddwa.errors import InputError, require
+from feddwa.report.terminal import make_console
 
 if TYPE_CHECKING:
     from feddwa.report.leaderboard import Place
@@ -25,18 +25,25 @@ class LeaderboardConfig:
 
 
 def leaderboard_command(config: LeaderboardConfig) -> int:
-    """`feddwa leaderboard`."""
+    """`feddwa leaderboard`: methods that went wrong have no place in it; 1 where that is all of them, else 0."""
     from rich.table import Table
 
     from feddwa.report.leaderboard import budgets, leaderboard
     from feddwa.report.reading import by_method, read
+    from feddwa.report.terminal import show_finding
     from feddwa.report.units import human_bytes, human_flops, human_seconds
 
     require(len(config.runs) > 0, "RUN", "none", "one run directory or more")
     records = [record for record in read(config.runs) if record.finished]
     if not records:
         raise InputError(f"RUN {' '.join(config.runs)}: no run is finished; wait for one")
-    methods = by_method(records)
+    console, every = make_console(), by_method(records)
+    broken = [(method.name, run.findings[0]) for method in every for run in method.runs if not run.sound]
+    for name, finding in broken:
+        show_finding(console, finding, name)
+    methods = [method for method in every if method.sound]
+    if not methods:
+        return 1
     limits, places = budgets(methods), leaderboard(methods)
     units = {"bytes": human_bytes, "flops": human_flops, "seconds": human_seconds}
     table = Table(caption=_caption(len(records)), caption_justify="left")
@@ -45,7 +52,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
         table.add_column(head, justify="right" if place else "left", no_wrap=place == 0)  # names are never cut
     for each in places:
         table.add_row(*_cells(each))
-    make_console().print(table)
+    console.print(table)
     if config.out is not None:
         _draw(Path(config.out), methods, places)
     return 0

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.console import Console
 
-from feddwa.cli.screen import make_console
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import AtMost
+from feddwa.report.terminal import make_console
 
 if TYPE_CHECKING:
     from feddwa.paper.specs import Experiment

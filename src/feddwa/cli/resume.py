@@ -8,8 +8,9 @@ from pathlib import Path
 import tyro
 
 from feddwa import runs
-from feddwa.cli.screen import make_console
+from feddwa.cli.outcome import show_outcome
 from feddwa.config import from_toml
+from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,6 @@ def resume_command(config: ResumeConfig) -> int:
     from feddwa.cli.train import CompareConfig, compare_runs
     from feddwa.experiment import resume
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     path = Path(config.directory)
     if (path / runs.COMPARISON).is_file():
@@ -45,6 +45,4 @@ def resume_command(config: ResumeConfig) -> int:
     console = make_console()
     with resumable(path), progress(console, known.algorithm, known.rounds or 0) as observe:
         result = resume(path, observe=observe)
-    show_results(console, {known.algorithm: result})
-    show_weights(console, {known.algorithm: result}, path)
-    return 0
+    return show_outcome(console, {known.algorithm: result}, path)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import tyro
 
 from feddwa.algorithms import ALGORITHMS
+from feddwa.cli.outcome import show_outcome
 from feddwa.cli.resume import resumable
-from feddwa.cli.screen import make_console
 from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import fields_of
+from feddwa.report.terminal import make_console
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from feddwa.data.task import Task
-    from feddwa.experiment import Result
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,17 @@ def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
     from feddwa.experiment import run
     from feddwa.report.progress import progress
-    from feddwa.report.tables import show_results, show_weights
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
-    console = make_console(quiet=options.quiet)
+    console = make_console(options.quiet)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
         result = run(config, out=str(path), observe=observe)
-    show_results(console, {config.algorithm: result})
-    _warn(console, {config.algorithm: config}, {config.algorithm: result})
-    show_weights(console, {config.algorithm: result}, path)
+    status = show_outcome(console, {config.algorithm: result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
-    return 0
+    return status
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -79,7 +76,6 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
     from feddwa.report.reading import read
-    from feddwa.report.tables import show_results, show_weights
 
     console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
@@ -96,14 +92,12 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
             begun = (out / name / CONFIG).is_file()
             with job(name, each.rounds or 0) as observe:
                 results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
-    show_results(console, results)
-    _warn(console, configs, results)
-    show_weights(console, results, out)
+    status = show_outcome(console, results, out)
     write_report(read([out]), out / "report.html")
     console.print(f"  {out / 'report.html'}   open it in a browser", highlight=False, soft_wrap=True)
     if config.quiet:
         print(out)
-    return 0
+    return status
 
 
 def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
@@ -120,16 +114,6 @@ def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, 
     told = f"clusterfl: eps2={eps2}, measured on these data by the rule of docs/algorithms/clusterfl.md"
     console.print(f"{told}; --param eps2=... takes another", highlight=False, soft_wrap=True)
     return [f"clusterfl.eps2={eps2}"]
-
-
-def _warn(console: "Console", configs: Mapping[str, RunConfig], results: Mapping[str, "Result"]) -> None:
-    """Where a method's hyper-parameters do not fit the task, so that its number says little about it."""
-    from feddwa.doctor import method_traps
-
-    for name, result in results.items():
-        for finding in method_traps(configs[name], result.metrics, [matrix for _, matrix in result.weights]):
-            if finding.level == "warning":
-                console.print(f"warning: {name}: {finding.text}", style="yellow", highlight=False, markup=False)
 
 
 def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:

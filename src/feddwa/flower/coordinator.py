@@ -31,8 +31,7 @@ from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.trust import Blank, Expected
 from feddwa.halves import ServerHalf, begin
 from feddwa.ledger import Costs, message_bytes
-
-OFFLINE = "offline"
+from feddwa.updates import OFFLINE
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,17 @@ def collect(methods: Sequence[Method]) -> dict[str, Any]:
 
 
 def local_runs(methods: Sequence[Method]) -> dict[int, Record]:
-    """Local's run of every seed, where there is just one Local to compare with."""
+    """Local's run of every seed, where there is just one Local to compare with; none that went wrong."""
     found = [method for method in methods if method.algorithm == "local"]
-    return {run.config.seed: run for run in found[0].runs} if len(found) == 1 else {}
+    return {run.config.seed: run for run in found[0].runs if run.sound} if len(found) == 1 else {}
 
 
 def gains(run: Record, local: Record | None) -> np.ndarray | None:
-    """(N,) points over Local after the last round, client by client; same seed, so the same data."""
-    if local is None or local is run or local.accuracy.shape[1] != run.accuracy.shape[1]:
+    """(N,) points over Local after the last round, client by client; same seed, so the same data.
+
+    None where there is nothing to compare with, or where what went wrong makes the difference meaningless.
+    """
+    if local is None or local is run or not run.sound or local.accuracy.shape[1] != run.accuracy.shape[1]:
         return None
     gain: np.ndarray = run.accuracy[-1] - local.accuracy[-1]
     return gain
@@ -57,12 +60,14 @@ def _method(method: Method) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # rounds that no seed has reached
         mean = np.nanmean(curves, axis=0)
+        low, high = np.nanmin(curves, axis=0), np.nanmax(curves, axis=0)
         spread = np.nanpercentile(clients, [10, 90], axis=(0, 2))
     return {
         "name": method.name,
+        "sound": method.sound,
         "mean": _tidy(mean),
-        "seeds": [_tidy(np.nanmin(curves, axis=0)), _tidy(np.nanmax(curves, axis=0))],
-        "spread": [_tidy(low) for low in spread],
+        "seeds": [_tidy(low), _tidy(high)],
+        "spread": [_tidy(edge) for edge in spread],
         "bytes": _mean([run.total("bytes_up") + run.total("bytes_down") for run in method.runs]),
         "flops": _mean([run.total("flops") for run in method.runs]),
         "seconds": _mean([run.seconds for run in method.runs]),

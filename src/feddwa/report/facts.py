@@ -7,10 +7,12 @@ import numpy as np
 
 from feddwa import doctor
 from feddwa.report.collect import flow, gains, local_runs
-from feddwa.report.reading import Method, Record
+from feddwa.report.reading import Method
 from feddwa.report.units import human_bytes
 
-LEVEL = 0.05  # points of difference below which a client is called level
+LEVEL = 0.05  # points of difference below which two are called level
+FAILURES = 2  # that the headline has room for
+MANY = 5  # methods that are named in a sentence at most
 
 
 @dataclass(frozen=True)
@@ -21,55 +23,97 @@ class Figure:
     label: str
 
 
-def protagonist(methods: Sequence[Method]) -> Method:
-    """The method that the headline is about: FedDWA, or else the best that is not Local."""
-    others = [method for method in methods if method.algorithm != "local"] or list(methods)
-    return next((method for method in others if method.algorithm == "feddwa"), others[0])
+def lead(methods: Sequence[Method]) -> Method:
+    """The method that is spoken of first: the most accurate after the last round, of those that nothing spoils."""
+    return max(methods, key=lambda method: (method.sound, method.last))
 
 
 def headline(methods: Sequence[Method]) -> str:
-    """Did joining pay, for whom, how much?"""
-    main = protagonist(methods)
-    gain = all_gains(main, methods)
-    reached = f"{main.last:.1f} % of test samples answered rightly"
-    if gain is None:
+    """What went wrong, if anything did; then which method leads, by how much, and for how many clients joining paid."""
+    failed = _failures(methods)
+    more = [f"More went wrong: {len(failed) - FAILURES} further findings are below."] if failed[FAILURES:] else []
+    return " ".join([*failed[:FAILURES], *more, *([_result(methods)] if lead(methods).sound else [])])
+
+
+def _failures(methods: Sequence[Method]) -> list[str]:
+    """A sentence for every reason why a method's accuracy means nothing; methods with the same reason share it."""
+    reasons: dict[str, list[str]] = {}
+    for method in methods:
+        broken = [(run, found.text) for run in method.runs for found in run.findings if found.level == "error"]
+        if broken:
+            whose = method.name if len(method.runs) == 1 else f"{method.name} (seed {broken[0][0].config.seed})"
+            reasons.setdefault(broken[0][1], []).append(whose)
+    return [f"{_listed(names)}: {why}." for why, names in reasons.items()]
+
+
+def _result(methods: Sequence[Method]) -> str:
+    main = lead(methods)
+    if len(methods) == 1:
+        reached = f"{main.last:.1f} % of test samples answered rightly"
         return f"{main.name}: {reached}, mean over all clients{_in_seeds(main)}."
+    level = [other.name for other in methods if other is not main and other.sound and main.last - other.last < LEVEL]
+    leads = f"{_listed([main.name, *level])} lead{'' if level else 's'} with {main.last:.1f} %"
+    gain = all_gains(main, methods)
+    if main.algorithm == "local":
+        return f"{leads}{_in_seeds(main)}: {_alone(main, methods)}."
+    if gain is None:
+        return f"{leads}, mean over all clients{_in_seeds(main)}."
     better = int((gain > LEVEL).sum())
-    local = local_runs(methods)
-    alone = float(np.mean([local[seed].curve[-1] for run in main.runs if (seed := run.config.seed) in local]))
-    change = f"{gain.mean():+.1f} points over training alone ({alone + gain.mean():.1f} % against {alone:.1f} %)"
-    return f"{better} of {len(gain)} clients gained by joining; mean {change}{_in_seeds(main)}."
+    alone = f"training alone (Local, {main.last - gain.mean():.1f} %)"
+    joined = f"{better} of {len(gain)} clients gained by joining"
+    return f"{leads}: {gain.mean():+.1f} points over {alone}; {joined}{_in_seeds(main)}."
+
+
+def _alone(local: Method, methods: Sequence[Method]) -> str:
+    """What is said where nothing beats training alone."""
+    others = [method for method in methods if method.sound and method.algorithm != "local"]
+    if not others:
+        return "there is no method to join that did not fail"
+    best = lead(others)
+    gain = all_gains(best, methods)
+    if gain is None:
+        return f"joining did not pay; the best of the others, {best.name}, has {best.last:.1f} %"
+    better = f"{int((gain > LEVEL).sum())} of {len(gain)} clients gained by joining"
+    return f"joining did not pay; with {best.name}, the best of the others, it is {best.last:.1f} %, and {better}"
 
 
 def story(methods: Sequence[Method]) -> list[str]:
     """The sentences under the headline."""
-    main, told = protagonist(methods), []
-    if all_gains(main, methods) is None and main.algorithm != "local":
-        told.append("Whether joining paid is not known: there is no run of Local, each client alone, to compare with.")
-    elif main.algorithm != "local":
-        told.append(_losers(main, methods))
-    told += [_partners(main)] if _partners(main) else []
-    told += [_cost(main, methods)]
+    main, told = lead(methods), []
+    if main.sound:
+        told += [_others(main, methods)] if len(methods) > 1 else []
+        told += [_joining(main, methods)] if main.algorithm != "local" else []
+        told += [_partners(main), _cost(main, methods)]
     unfinished = [run for method in methods for run in method.runs if not run.finished]
     if unfinished:
         told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    return told + [f"{method.name}: {text}." for method in methods for text in _misfits(method.runs[0])]
+    seeds = {frozenset(run.config.seed for run in method.runs) for method in methods}
+    if len(seeds) > 1:
+        told.append("Not all methods were run with the same seeds: their means are over different data.")
+    return [sentence for sentence in told if sentence]
 
 
-def _misfits(run: Record) -> list[str]:
-    """Where the method's hyper-parameters do not fit the task, so that its number says little about it."""
-    found = doctor.method_traps(run.config, run.lines, [each.matrix for each in run.weights])
-    return [finding.text for finding in found if finding.level == "warning"]
+def warnings(methods: Sequence[Method]) -> list[str]:
+    """What else has to be known of single methods: what the headline has no room for, and their other findings."""
+    found = dict.fromkeys(_failures(methods)[FAILURES:])
+    for method in methods:
+        for run in method.runs:
+            whose = method.name if len(method.runs) == 1 else f"{method.name}, seed {run.config.seed}"
+            found |= {f"{whose}: {each.text}": None for each in doctor.told(run) if each.level != "error"}
+    return list(found)
 
 
 def cards(methods: Sequence[Method]) -> list[Figure]:
-    """The figures beside the headline."""
-    main = protagonist(methods)
+    """The figures beside the headline; none where every method failed."""
+    main = lead(methods)
+    if not main.sound:
+        return []
     gain = all_gains(main, methods)
     found = [Figure(f"{main.last:.1f} %", f"accuracy of {main.name} after the last round, mean over clients")]
     if gain is not None:
-        found.append(Figure(f"{gain.mean():+.1f} points", "over Local, where each client trains alone"))
-        found.append(Figure(f"{int((gain > LEVEL).sum())} of {len(gain)}", f"clients that gained{_in_seeds(main)}"))
+        found.append(Figure(f"{gain.mean():+.1f} points", f"of {main.name} over Local, where each client trains alone"))
+        better = f"{int((gain > LEVEL).sum())} of {len(gain)}"
+        found.append(Figure(better, f"clients that gained with {main.name}{_in_seeds(main)}"))
     found.append(Figure(human_bytes(traffic(main)), f"sent and received by a client in a round of {main.name}"))
     return found
 
@@ -78,7 +122,8 @@ def all_gains(method: Method, methods: Sequence[Method]) -> np.ndarray | None:
     """Points over Local of every client of every seed that Local was run with."""
     local = local_runs(methods)
     found = [gain for run in method.runs if (gain := gains(run, local.get(run.config.seed))) is not None]
-    return np.concatenate(found) if found else None
+    known = np.concatenate(found) if found else np.zeros(0)
+    return known[np.isfinite(known)] if np.isfinite(known).any() else None
 
 
 def traffic(method: Method) -> int:
@@ -88,20 +133,36 @@ def traffic(method: Method) -> int:
     return round(total / max(len(lines), 1))
 
 
+def _listed(names: Sequence[str]) -> str:
+    """ "A", "A and B", "A, B and C"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def _in_seeds(method: Method) -> str:
     return f", in {len(method.runs)} seeds" if len(method.runs) > 1 else ""
 
 
-def _losers(main: Method, methods: Sequence[Method]) -> str:
+def _others(main: Method, methods: Sequence[Method]) -> str:
+    """How the other methods compare with the one that leads."""
+    rest = [method for method in methods if method is not main and method.sound]
+    shown = rest if len(rest) <= MANY else [*rest[: MANY - 1], rest[-1]]
+    told = [f"{method.name} {method.last:.1f} % ({method.last - main.last:+.1f} points)" for method in shown]
+    if len(shown) < len(rest):
+        return f"Behind {main.name}: {', '.join(told[:-1])}; the last of {len(rest)} is {told[-1]}."
+    return f"Behind {main.name}: {', '.join(told)}." if told else ""
+
+
+def _joining(main: Method, methods: Sequence[Method]) -> str:
+    """Who lost by joining, or why that is not known."""
     gain = all_gains(main, methods)
-    assert gain is not None
+    if gain is None:
+        failed = any(method.algorithm == "local" and not method.sound for method in methods)
+        why = "Local, each client alone, failed" if failed else "there is no run of Local, each client alone,"
+        return f"Whether joining paid is not known: {why}{'.' if failed else ' to compare with.'}"
     worse, level = int((gain < -LEVEL).sum()), int((np.abs(gain) <= LEVEL).sum())
-    if not worse:
-        return (
-            f"Nobody lost by it{f'; {level} stayed level' if level else ''}. The most gained {gain.max():.1f} points."
-        )
-    lost = f"{worse} lost by it (up to {-gain.min():.1f} points){f', {level} stayed level' if level else ''}"
-    return f"{lost}; the most gained {gain.max():.1f} points."
+    stayed = f", {level} stayed level" if level else ""
+    lost = f"{worse} lost by joining (up to {-gain.min():.1f} points)" if worse else "nobody lost by joining"
+    return f"With {main.name} {lost}{stayed}; the most gained {gain.max():.1f} points."
 
 
 def _partners(main: Method) -> str:
@@ -114,8 +175,9 @@ def _partners(main: Method) -> str:
     own, kin, rest = shares[-1]
     if own > 0.995:
         earlier = f"; earlier up to {100 * (1 - shares[:, 0].min()):.0f} % came from others"
-        return f"In the last round a client's new model was all its own{earlier if shares[:, 0].min() < 0.995 else ''}."
-    kept = f"In the last round {100 * own:.0f} % of a client's new model was its own"
+        mixed = earlier if shares[:, 0].min() < 0.995 else ""
+        return f"In the last round of {main.name} a client's new model was all its own{mixed}."
+    kept = f"In the last round of {main.name} {100 * own:.0f} % of a client's new model was its own"
     if groups is None:
         return f"{kept}, {100 * (1 - own):.0f} % came from others."
     return (
@@ -126,7 +188,7 @@ def _partners(main: Method) -> str:
 
 def _cost(main: Method, methods: Sequence[Method]) -> str:
     own, average = traffic(main), next((method for method in methods if method.name == "FedAvg"), None)
-    sent = f"A client sent and received {human_bytes(own)} in a round"
+    sent = f"With {main.name} a client sent and received {human_bytes(own)} in a round"
     if average is None or average is main or not traffic(average):
         return f"{sent}."
     return f"{sent}, {own / traffic(average):.1f} times as much as with one global model (FedAvg)."

@@ -11,7 +11,7 @@ import numpy as np
 from feddwa.data.describe import Description, draw
 from feddwa.errors import InputError
 from feddwa.report.collect import affinity, collect, gains, local_runs
-from feddwa.report.facts import protagonist
+from feddwa.report.facts import lead
 from feddwa.report.palette import styles
 from feddwa.report.reading import Method, Record
 from feddwa.report.units import human_bytes, human_flops, human_seconds
@@ -59,11 +59,11 @@ def curves(methods: Sequence[Method], path: str | Path) -> None:
 
 
 def weights(methods: Sequence[Method], path: str | Path) -> None:
-    """P of the last round of every method, and of early ones of the method that the report is about."""
-    panels = []
+    """P of the last round of every method, and of early ones of the best."""
+    panels, best = [], lead(methods)
     for method in methods:
         run = method.runs[0]
-        early = EARLY if method is protagonist(methods) else ()
+        early = EARLY if method is best else ()
         chosen = [each for place, each in enumerate(run.weights, 1) if each.round in early or place == len(run.weights)]
         panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort) for each in chosen]
     if not panels:
@@ -72,11 +72,12 @@ def weights(methods: Sequence[Method], path: str | Path) -> None:
 
 
 def similarity(methods: Sequence[Method], path: str | Path) -> None:
-    """How alike clients' data are, beside how much they listen to one another in the end."""
-    main = protagonist(methods)
+    """How alike clients' data are, beside how much they listen to one another in the end with the best method."""
+    weighing = [method for method in methods if method.runs[0].weights]
+    if not weighing:
+        raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")
+    main = lead(weighing)
     run = main.runs[0]
-    if not run.weights:
-        raise InputError(f"{run.path}: no weights are stored there, so there is nothing to draw")
     description = _description([main])
     alike, listen = likeness(description), affinity(run.weights, len(run.accuracy[0]))
     pairs = ~np.eye(len(alike), dtype=bool)
@@ -143,8 +144,15 @@ def gain(methods: Sequence[Method], path: str | Path) -> None:
 
 
 def pareto(methods: Sequence[Method], path: str | Path) -> None:
-    """Accuracy against traffic, compute and time; the line joins what nothing cheaper or equal beats."""
-    looks, numbers = styles(methods), collect(methods)["methods"]
+    """Accuracy against traffic, compute and time; the line joins what nothing cheaper or equal beats.
+
+    Methods that went wrong are left out: one whose updates were all refused costs nothing and would be on the line.
+    """
+    sound = [method for method in methods if method.sound]
+    if not sound:
+        raise InputError(f"{methods[0].runs[0].path}: {methods[0].runs[0].findings[0].text}")
+    looks = [style for style, method in zip(styles(methods), methods, strict=True) if method.sound]
+    numbers, methods = collect(sound)["methods"], sound
     axes_of = (("bytes", "traffic", human_bytes), ("flops", "compute", human_flops), ("seconds", "time", human_seconds))
     with _figure(path, 7.0, 2.9) as figure:
         for axis, (cost, label, unit) in zip(figure.subplots(1, 3, sharey=True), axes_of, strict=True):

@@ -44,7 +44,7 @@ def budgets(methods: Sequence[Method]) -> dict[str, float]:
 
 
 def leaderboard(methods: Sequence[Method]) -> list[Place]:
-    """All methods, best accuracy at equal bytes first."""
+    """All methods, best accuracy at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
     limits = budgets(methods)
     alone = {run.config.seed: run.accuracy[-1] for method in methods for run in method.runs if _is_local(run)}
     places = [_place(method, limits, alone) for method in methods]
@@ -57,13 +57,18 @@ def _is_local(run: Record) -> bool:
 
 def _place(method: Method, limits: dict[str, float], alone: dict[int, np.ndarray]) -> Place:
     at = {cost: _mean([_within(run, cost, limit) for run in method.runs]) for cost, limit in limits.items()}
-    known = [run.accuracy[-1] - alone[run.config.seed] for run in method.runs if run.config.seed in alone]
-    if not known:
+    known = [run.accuracy[-1] - own for run in method.runs if _fits(run, own := alone.get(run.config.seed))]
+    gains = np.sort(np.concatenate(known)) if known else np.zeros(0)
+    gains = gains[np.isfinite(gains)]
+    if not len(gains):
         return Place(method.name, method.last, at, None, None, None)
-    gains = np.sort(np.concatenate(known))
     tenth = gains[: max(1, len(gains) // 10)]
     hurt = 100 * float((gains < 0).mean())
     return Place(method.name, method.last, at, float(gains.mean()), float(tenth.mean()), hurt)
+
+
+def _fits(run: Record, alone: np.ndarray | None) -> bool:
+    return alone is not None and alone.shape == run.accuracy[-1].shape
 
 
 def _within(run: Record, cost: str, limit: float) -> float | None:

@@ -44,11 +44,14 @@ def page(methods: Sequence[Method]) -> str:
     """The page as text."""
     config = methods[0].runs[0].config
     setting = f"{config.dataset}, {config.partition}, {config.clients} clients"
-    payload = json.dumps(collect(methods), separators=(",", ":"), allow_nan=False).encode()
+    numbers = {**collect(methods), "lead": methods.index(facts.lead(methods))}
+    payload = json.dumps(numbers, separators=(",", ":"), allow_nan=False).encode()
     return Template(_file("report.html")).substitute(
         title=escape(f"{setting}: feddwa report"),
         setting=escape(f"{setting}, {_range(methods)}"),
         headline=_text(facts.headline(methods)),
+        kind="" if all(method.sound for method in methods) else "wrong",
+        warnings=_warnings(facts.warnings(methods)),
         story="".join(f"<p>{_text(sentence)}</p>" for sentence in facts.story(methods)),
         cards="".join(
             f'<div class="card"><b>{_text(card.value)}</b><span>{escape(card.label)}</span></div>'
@@ -85,6 +88,12 @@ def _file(name: str) -> str:
 def _text(words: str) -> str:
     """A sentence whose numbers are not torn from their percent signs at a line's end."""
     return escape(words).replace(" %", "&nbsp;%")
+
+
+def _warnings(sentences: Sequence[str]) -> str:
+    """A list of them; nothing where there are none."""
+    entries = "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
+    return f'<ul class="warnings" aria-label="Warnings">{entries}</ul>' if entries else ""
 
 
 def _range(methods: Sequence[Method]) -> str:
@@ -132,8 +141,8 @@ def _costs(methods: Sequence[Method]) -> str:
 
 
 def _cost_cells(method: Method, methods: Sequence[Method]) -> str:
-    last = [run.curve[-1] for run in method.runs]
-    best = [(run.curve.max(), int(run.rounds[run.curve.argmax()])) for run in method.runs]
+    last = [run.last for run in method.runs]
+    best = [(np.nanmax(run.curve), int(run.rounds[np.nanargmax(run.curve)])) for run in method.runs]
     gain = facts.all_gains(method, methods)
     bytes_ = np.mean([run.total("bytes_up") + run.total("bytes_down") for run in method.runs])
     rounds = ", ".join(str(round) for _, round in best)

@@ -59,6 +59,7 @@ class Tally:
     round: int = 0  # finished rounds
     bytes: int = 0  # up and down, of all clients
     trained: int = 0  # clients, every round anew
+    lost: int = 0  # updates that did not count
 
     def add(self, line: Line) -> None:
         """Take in a line of metrics.jsonl."""
@@ -68,12 +69,14 @@ class Tally:
         self.round = max(self.round, min(line["round"], self.rounds))
         self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
         self.trained += line.get("participants", 0)
+        self.lost += sum(map(len, line.get("missing", {}).values()))
 
     def details(self) -> str:
         """What there is besides the score, in less than a line."""
         best = "" if self.best is None else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        lost = f"{self.lost} updates did not count, " if self.lost else ""
         speed = self.trained / max(time.monotonic() - self.started, 1e-9)
-        return f"{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
+        return f"{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
 
     def left(self) -> float:
         """Seconds to go, if rounds go on as they went."""
@@ -106,9 +109,9 @@ class _Board:
             TextColumn("{task.description:<10}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
+            TextColumn("{task.fields[unit]}", markup=False),
             TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._details = Text(style="dim", no_wrap=True, overflow="ellipsis")

@@ -1,20 +1,23 @@
 """Run directories read back: finished, half-finished or still running; what is damaged is named in one line."""
 
+import dataclasses
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from feddwa import stored_weights
+from feddwa import records, runs, stored_weights
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig, from_toml
-from feddwa.data.describe import Description, from_json
+from feddwa.data.describe import Description
 from feddwa.errors import InputError
+from feddwa.findings import Finding, went_wrong
+from feddwa.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
 
 SETTING = ("dataset", "partition", "clients")  # what runs in one picture have to share
 NOT_THE_METHOD = ("algorithm", "seed", "out", "device", "backend", "chunk", "tensorboard", "checkpoint_every")
@@ -32,8 +35,8 @@ class Weights:
 class WeightsOnDisk(Sequence[Weights]):
     """P of every round of a run, in the order of rounds; a slice is a list of them."""
 
-    def __init__(self, stored: stored_weights.StoredWeights) -> None:
-        self._stored, self._rounds = stored, stored.rounds
+    def __init__(self, stored: stored_weights.StoredWeights, clients: int | None) -> None:
+        self._stored, self._rounds, self._clients = stored, stored.rounds, clients
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -47,7 +50,9 @@ class WeightsOnDisk(Sequence[Weights]):
     def __getitem__(self, index: int | slice) -> Weights | list[Weights]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        return Weights(self._rounds[index], *self._stored[index])
+        found = Weights(self._rounds[index], *self._stored[index])
+        records.check_weights(self._stored.path, found.round, found.cohort, found.matrix, self._clients)
+        return found
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,33 @@ class Record:
 
     @property
     def curve(self) -> np.ndarray:
-        """(R,) percent, mean over all clients."""
-        mean: np.ndarray = self.accuracy.mean(axis=1)
+        """(R,) percent, mean over all clients; of a federation over those that answered, nan where nobody did."""
+        known = np.isfinite(self.accuracy)
+        total, count = np.where(known, self.accuracy, 0).sum(axis=1), known.sum(axis=1)
+        mean: np.ndarray = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
         return mean
+
+    @property
+    def last(self) -> float:
+        """Percent after the last round whose models were evaluated, mean over clients."""
+        curve = self.curve
+        return float(curve[np.isfinite(curve)][-1])
 
     @property
     def seconds(self) -> float:
         """Of all rounds, evaluation included; of a stack of runs, this one's share."""
         return sum(sum(line["seconds"].values()) for line in self.lines if "seconds" in line) / self.together
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What went wrong, the most serious first."""
+        counts = None if self.partition is None else self.partition.test_counts
+        return went_wrong(self.lines, counts, self.finished)
+
+    @property
+    def sound(self) -> bool:
+        """Whether its accuracies say anything about its method."""
+        return all(finding.level != "error" for finding in self.findings)
 
     def total(self, cost: str) -> float:
         """Bytes or FLOPs of all participants in all rounds: "bytes_up", "bytes_down" or "flops"."""
@@ -99,7 +123,12 @@ class Method:
     @property
     def last(self) -> float:
         """Percent after the last round, mean over clients and seeds."""
-        return float(np.mean([run.curve[-1] for run in self.runs]))
+        return float(np.mean([run.last for run in self.runs]))
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing went wrong, in any seed, that makes its accuracy meaningless."""
+        return all(run.sound for run in self.runs)
 
 
 def read(paths: Iterable[str | Path]) -> list[Record]:
@@ -108,8 +137,8 @@ def read(paths: Iterable[str | Path]) -> list[Record]:
     for path in map(Path, paths):
         if not path.is_dir():
             raise InputError(f"{path}: no such directory; must be a run directory, or one with runs inside")
-        named = (path / "config.toml").exists()
-        inside = [path] if named else sorted(file.parent for file in path.rglob("config.toml"))
+        named = (path / CONFIG).exists()
+        inside = [path] if named else sorted(file.parent for file in path.rglob(CONFIG))
         if not inside:
             raise InputError(f"{path}: no run in it; must be a directory that `feddwa run` or `compare` has written")
         for each in inside:
@@ -125,81 +154,79 @@ def read(paths: Iterable[str | Path]) -> list[Record]:
 
 def read_run(path: Path) -> Record:
     """One run directory, whatever there is of it."""
-    config = from_toml(path / "config.toml", RunConfig)
-    lines, clients = _json_lines(path / "metrics.jsonl"), _json_lines(path / "clients.jsonl")
+    config, summary = _config(path), runs.read_summary(path)
+    lines = records.check_metrics(path / METRICS, records.read_lines(path / METRICS))
+    clients = records.check_clients(path / CLIENTS, records.read_lines(path / CLIENTS))
+    if summary is not None:
+        for name, found in ((METRICS, lines), (CLIENTS, clients)):
+            if len(found) != (config.rounds or 0) + 1:
+                raise records.damaged(path / name, f"{len(found)} lines of {config.rounds} rounds and the final models")
     count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
-    lines = lines[:count]
-    try:
-        accuracy = np.array([line["before"] for line in clients[:count]], dtype=float).reshape(
-            count, -1 if count else 0
-        )
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path / 'clients.jsonl'}: is damaged: a line lacks some client's accuracy") from None
-    if count and not np.isfinite(accuracy).any():
-        raise InputError(f"{path}: its targets are not classes, so there is no accuracy to draw")
-    summary = _summary(path)
+    accuracy = _accuracy(path, clients[:count], config.clients or 0)
+    partition, total = records.read_partition(path / PARTITION), accuracy.shape[1]
+    if partition is not None and count and len(partition.counts) != total:
+        raise records.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
+    weights = _weights(path, total, count)
     together = (summary or {}).get("together", 1)
-    return Record(path, config, lines, accuracy, _weights(path), _partition(path), summary is not None, together)
+    return Record(path, config, lines[:count], accuracy, weights, partition, summary is not None, together)
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a last one that was cut off in writing does not count."""
-    if not path.exists():
-        return []
-    texts, lines = path.read_text(encoding="utf-8", errors="replace").split("\n"), []
-    for number, text in enumerate(texts[:-1], 1):  # what stands behind the last line's end is a line half-written
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            raise InputError(f"{path}: is damaged: line {number} is not JSON") from None
-    return lines
+def _config(path: Path) -> RunConfig:
+    """The configuration of a run, checked as `feddwa run` would check it, but for what this machine lacks."""
+    file = path / CONFIG
+    try:
+        given = from_toml(file, RunConfig)
+        checked = dataclasses.replace(given, tensorboard=False).resolved()
+        return dataclasses.replace(checked, tensorboard=given.tensorboard)
+    except InputError as error:
+        known = str(error).removeprefix("--config ")
+        raise InputError(known if known.startswith(str(file)) else f"{file}: {error}") from None
 
 
-def _weights(path: Path) -> Sequence[Weights]:
+def _accuracy(path: Path, clients: Sequence[Sequence[float | None]], expected: int) -> np.ndarray:
+    """(R, N) percent of every client, nan where it has none: a federation's may come late, or not answer."""
+    if not clients:
+        return np.zeros((0, 0))
+    total = max(map(len, clients))
+    if not (path / FEDERATION).exists() and {len(line) for line in clients} != {expected}:
+        raise records.damaged(path / CLIENTS, f"a line is not one of {expected} clients, which {CONFIG} has")
+    whole = [[*line, *[None] * (total - len(line))] for line in clients]
+    accuracy = np.array(whole, dtype=float).reshape(len(clients), total)
+    if not np.isfinite(accuracy).any():
+        raise InputError(f"{path}: its targets are not classes, so there is no accuracy to draw")
+    return accuracy
+
+
+def _weights(path: Path, clients: int, lines: int) -> Sequence[Weights]:
+    """P of the rounds that have a line; a run that is under way may have written more."""
     stored = stored_weights.read(path)
-    return WeightsOnDisk(stored) if len(stored) else []
+    known = sum(1 <= number <= lines for number in stored.rounds)
+    return WeightsOnDisk(stored[:known], clients or None) if known else []
 
 
-def _summary(path: Path) -> dict[str, Any] | None:
-    """What stands in summary.json; None where the run has not come to its end."""
-    file = path / "summary.json"
-    try:
-        found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-        return found
-    except ValueError:
-        raise InputError(f"{file}: is damaged: not JSON") from None
+def by_method(found: Sequence[Record]) -> list[Method]:
+    """Runs grouped by method, best first, those that went wrong behind all others.
 
-
-def _partition(path: Path) -> Description | None:
-    file = path / "partition.json"
-    if not file.exists():
-        return None
-    try:
-        return from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{file}: is damaged: not the description of a partition") from None
-
-
-def by_method(records: Sequence[Record]) -> list[Method]:
-    """Runs grouped by method, best first; where two of one algorithm differ by an option, the option is in the name."""
-    _check_one_setting(records)
+    Where two of one algorithm differ by an option, the option is in the name.
+    """
+    _check_one_setting(found)
     grouped: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
+    for record in found:
         grouped.setdefault((record.config.algorithm, *_options(record.config)), []).append(record)
     often = Counter(key[0] for key in grouped)
     methods = []
-    for key, runs in grouped.items():
+    for key, own in grouped.items():
         others = [set(other) for other in grouped if other[0] == key[0] and other != key]
         special = [option for option in key[1:] if not all(option in other for other in others)]
         title = ALGORITHMS[key[0]].title if key[0] in ALGORITHMS else key[0]
-        methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, runs))
+        methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, own))
     for method in methods:
         seeds = Counter(run.config.seed for run in method.runs)
         seed, count = seeds.most_common(1)[0]
         if count > 1:
             twice = " and ".join(str(run.path) for run in method.runs if run.config.seed == seed)
             raise InputError(f"{twice}: {count} runs of {method.name} with seed {seed}; give one of them")
-    return sorted(methods, key=lambda method: -method.last)
+    return sorted(methods, key=lambda method: (not method.sound, -method.last))
 
 
 def _options(config: RunConfig) -> list[str]:
@@ -209,8 +236,8 @@ def _options(config: RunConfig) -> list[str]:
     return plain + [entry.removeprefix(f"{config.algorithm}.") for entry in config.param]
 
 
-def _check_one_setting(records: Sequence[Record]) -> None:
-    for first, other in itertools.pairwise(records):
+def _check_one_setting(found: Sequence[Record]) -> None:
+    for first, other in itertools.pairwise(found):
         for field in SETTING:
             one, two = getattr(first.config, field), getattr(other.config, field)
             if one != two:

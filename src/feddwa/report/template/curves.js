@@ -2,8 +2,8 @@
 
 function curves() {
   const FEW = 6;
-  const famous = (method) => /^(FedDWA|Local|FedAvg)$/.test(method.name);
-  const shown = new Set(data.methods.map((method, i) => (i < FEW - 2 || data.methods.length <= FEW || famous(method) ? i : -1)));
+  const yardstick = (method) => /^(Local|FedAvg)$/.test(method.name);
+  const shown = new Set(data.methods.map((method, i) => (i < FEW - 2 || data.methods.length <= FEW || yardstick(method) ? i : -1)));
   const bands = [["none", "none"], ["spread", "most clients (10th to 90th percentile)"]];
   if (seeds() > 1) bands.splice(1, 0, ["seeds", "seeds (lowest to highest)"]);
   fill($("band"), bands, seeds() > 1 ? "seeds" : "none");
@@ -45,7 +45,7 @@ function curves() {
   function option() {
     data.methods.forEach((method, i) => ($("methods").children[i] ? ($("methods").children[i].firstChild.style.color = hue(method)) : 0));
     const band = $("band").value;
-    const series = data.methods.flatMap((method, i) => (shown.has(i) ? lines(method, band) : []));
+    const series = data.methods.flatMap((method, i) => (shown.has(i) ? lines(method, band, i === data.lead) : []));
     const x = axis({ type: "value", name: "finished rounds", ...below, min: 0, max: "dataMax", minInterval: 1 });
     const longest = Math.max(...data.methods.map((method) => method.mean.length)) - 1;
     return {
@@ -57,11 +57,11 @@ function curves() {
     };
   }
 
-  function lines(method, band) {
+  function lines(method, band, leads) {
     const colour = hue(method);
     const main = {
-      name: method.name, type: "line", showSymbol: false, z: method.name === "FedDWA" ? 5 : 3, color: colour,
-      lineStyle: { width: method.name === "FedDWA" ? 3 : 2, type: method.dash }, data: method.mean.map((y, x) => [x, y]),
+      name: method.name, type: "line", showSymbol: false, z: leads ? 5 : 3, color: colour,
+      lineStyle: { width: leads ? 3 : 2, type: method.dash }, data: method.mean.map((y, x) => [x, y]),
       emphasis: { disabled: true },
     };
     if (band === "none") return [main];

@@ -7,7 +7,7 @@ function explorer() {
     $("explorer").hidden = true;
     return;
   }
-  const main = withWeights.find((run) => data.methods[run.method].name === "FedDWA") || withWeights[0];
+  const main = withWeights.find((run) => run.method === data.lead) || withWeights[0];
   const present = main.frames.at(-1).cohort;
   let run = main, frame = main.frames.length - 1, client = present ? present[0] : 0, timer = null, order = [], weights = new Map();
   fill($("run"), withWeights.map((each) => [data.runs.indexOf(each), nameOf(each)]), data.runs.indexOf(main));

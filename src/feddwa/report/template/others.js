@@ -3,12 +3,12 @@
 function gain() {
   const compared = data.runs.filter((run) => run.gain);
   if (!compared.length) {
-    $("gain-note").textContent = "There is no run of Local, where each client trains alone, with the same seed among these runs. Add one to see who gained: feddwa compare --algorithms local …";
+    $("gain-note").textContent = "There is nothing to compare: of the same seed, a run of Local (each client trains alone) and one of another method are needed, and neither may have failed. feddwa compare --algorithms local … makes them.";
     $("gain-chart").hidden = true;
     $("gain-run").closest(".controls").hidden = true;
     return;
   }
-  const main = compared.find((run) => data.methods[run.method].name === "FedDWA") || compared[0];
+  const main = compared.find((run) => run.method === data.lead) || compared[0];
   fill($("gain-run"), compared.map((run) => [data.runs.indexOf(run), nameOf(run)]), data.runs.indexOf(main));
   const view = draw("gain-chart", () => {
     const run = data.runs[$("gain-run").value], partition = data.partitions[run.seed];
@@ -66,8 +66,12 @@ function partitions() {
 }
 
 function pareto(id, cost, title, unit) {
+  if (!data.methods.some((method) => method.sound)) {
+    $(id).hidden = true;
+    return;
+  }
   draw(id, (chart) => {
-    const points = data.methods.map((method) => ({ method, x: method[cost], y: method.mean.filter((each) => each !== null).at(-1) }));
+    const points = data.methods.filter((method) => method.sound).map((method) => ({ method, x: method[cost], y: method.mean.filter((each) => each !== null).at(-1) }));
     const least = Math.min(...points.filter(({ x }) => x > 0).map(({ x }) => x)), most = Math.max(...points.map(({ x }) => x));
     const free = least / Math.max(2, (most / least) ** 0.35); // where what costs nothing is drawn, for a logarithm has no zero
     points.forEach((point) => (point.at = point.x > 0 ? point.x : free));

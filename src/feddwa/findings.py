@@ -1,0 +1,195 @@
+"""What went wrong in a run, from the lines of metrics.jsonl and the clients' test data: the most serious first.
+
+The report's headline, the table in the terminal and `feddwa doctor` all tell what is found here. An "error" means that
+the accuracy of the run says nothing about its method, so that nothing may be made of it: no gain over Local, no place
+ahead of others.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from feddwa.metrics import Line, summarise_missing
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE
+
+Level = Literal["ok", "note", "warning", "error"]
+
+SEVERITY: tuple[Level, ...] = ("error", "warning", "note", "ok")
+GROWTH = 1.2  # times the loss before the first round, from which training without any effect on accuracy has diverged
+STANDARD_ERRORS = 2.0  # above the accuracy of guessing, up to which an accuracy cannot be told from it
+ADVICE = {
+    DIVERGED: "lower --lr",
+    INVALID: "let every client train the same network",
+    ABSENT: "lower --fault dropout",
+    LATE: "give clients more time (--deadline over Flower), or lower --fault straggler",
+    OFFLINE: "bring their nodes back online",
+}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: Level
+    text: str
+
+
+def went_wrong(lines: Sequence[Line], test_counts: np.ndarray | None = None, finished: bool = True) -> list[Finding]:
+    """All that went wrong in a run, the most serious first; empty where nothing did.
+
+    `lines`: of metrics.jsonl, from round 1 on. `test_counts`: (N, C) test samples of every client by class; None where
+    they are not known: then accuracies are not compared with guessing. Of a run that is not `finished` it is only noted
+    that its accuracy is that of guessing: it may have more rounds to go.
+    """
+    fatal = failure(lines) or _divergence(lines, test_counts)
+    found = [Finding("error", fatal)] if fatal else [*_guessing(lines, test_counts, finished), *_unchanged(lines)]
+    found += _refused(lines) if _counted(lines) else []
+    found += _interludes(lines)
+    return by_severity(found)
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The most serious first."""
+    return sorted(findings, key=lambda finding: SEVERITY.index(finding.level))
+
+
+def failure(lines: Sequence[Line]) -> str | None:
+    """Why a run has failed: no update ever counted, or the models that it delivers have no finite loss."""
+    rounds = _rounds(lines)
+    if rounds and not _counted(lines):
+        missing, within = Counter(summarise_missing(rounds)), _count(len(rounds), "round")
+        what = f"none of {missing.total()} updates in {within} counted ({_reasons(missing)})" if missing else within
+        return f"nothing was trained: {what}; {_advice(missing)}"
+    if _not_finite(lines[-1]):
+        since = next(place for place in range(len(lines)) if all(map(_not_finite, lines[place:])))
+        told = f"the loss is no finite number from round {lines[since]['round']} on"
+        return f"{told}: the model of at least one client has diverged; lower --lr"
+    return None
+
+
+def clients_in_words(numbers: Sequence[int] | np.ndarray) -> str:
+    """ "client 3", or "5 clients (0, 3, 4, ...)": how clients are named wherever something is said of them."""
+    if len(numbers) == 1:
+        return f"1 client ({numbers[0]})"
+    few = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return f"{len(numbers)} clients ({few})"
+
+
+class Guess(NamedTuple):
+    """What is reached without learning anything, in percent, mean over clients."""
+
+    common: float  # one answer for everybody: the class that is most frequent over clients
+    limit: float  # up to here an accuracy cannot be told from that, with so few test samples
+    own: float  # of every client its own most frequent class
+
+
+def guess(test_counts: np.ndarray) -> Guess:
+    """The accuracy of guessing, from (N, C) test samples by class.
+
+    1/C is too low a bar where classes are not equally frequent. The share of a client's own most frequent class is too
+    high a one: a global model that tells ten classes apart may be below it where every client has two classes. So the
+    bar is the best single answer for all clients, plus two standard errors of a mean over so few test samples.
+    """
+    sizes = test_counts.sum(axis=1)  # (N,)
+    tested = test_counts[sizes > 0]
+    sizes, shares = sizes[sizes > 0], tested / tested.sum(axis=1, keepdims=True)
+    if not len(sizes):
+        return Guess(100.0, 100.0, 100.0)
+    common = float(shares.mean(axis=0).max())
+    error = math.sqrt(common * (1 - common) * float((1 / sizes).sum())) / len(sizes)
+    return Guess(100 * common, 100 * (common + STANDARD_ERRORS * error), 100 * float(shares.max(axis=1).mean()))
+
+
+def _divergence(lines: Sequence[Line], test_counts: np.ndarray | None) -> str | None:
+    """Whether finite models have become worse than they were at the start, in loss and accuracy.
+
+    The loss alone does not tell: models that overfit answer more and more rightly at a growing loss.
+    """
+    first, last = lines[0]["loss_before"], lines[-1]["loss_before"]
+    if first is None or last is None or last <= GROWTH * first:
+        return None
+    accuracy = lines[-1]["before"]["all"]
+    bar = lines[0]["before"]["all"] if test_counts is None else guess(test_counts).limit
+    if accuracy is not None and bar is not None and accuracy > bar:
+        return None
+    than = "" if accuracy is None else f", with {accuracy:.1f} % of test samples right"
+    return f"training has diverged: the loss grew from {first:.4g} to {last:.4g}{than}; lower --lr"
+
+
+def _guessing(lines: Sequence[Line], test_counts: np.ndarray | None, finished: bool) -> Iterator[Finding]:
+    """Whether the accuracy is that of guessing."""
+    accuracy = lines[-1]["before"]["all"]
+    if accuracy is None or test_counts is None:
+        return
+    bar, after = guess(test_counts), "after the last round" if finished else f"after {len(lines) - 1} rounds"
+    if bar.limit >= 100:
+        few = f"{int(test_counts.sum())} test samples are too few, or of too few classes"
+        yield Finding("note", f"{few}, to tell training from guessing")
+    elif accuracy <= bar.limit:
+        told = f"{accuracy:.1f} % {after} cannot be told from guessing: one answer for all has {bar.common:.1f} %"
+        remedy = "take more --rounds or another --lr"
+        yield Finding("error" if finished else "note", f"{told}, by chance up to {bar.limit:.1f} %; {remedy}")
+    elif accuracy < bar.own:
+        told = f"{accuracy:.1f} % {after} is less than if every client always gave its own most frequent class"
+        yield Finding("warning" if finished else "note", f"{told}, which has {bar.own:.1f} %")
+
+
+def _unchanged(lines: Sequence[Line]) -> Iterator[Finding]:
+    losses = {line["loss_before"] for line in lines}
+    if len(lines) > 1 and len(losses) == 1 and None not in losses:
+        told = f"the loss is {losses.pop()} before and after {_count(len(lines) - 1, 'round')}"
+        yield Finding("warning", f"{told}: nothing was learnt; raise --lr")
+
+
+def _refused(lines: Sequence[Line]) -> Iterator[Finding]:
+    """Updates that did not count, of a run in which some did: broken ones, and those that did not come."""
+    rounds = _rounds(lines)
+    missing = Counter(summarise_missing(rounds))
+    invited = missing.total() + sum(line["participants"] for line in rounds)
+    absent = Counter({why: count for why, count in missing.items() if why in (ABSENT, LATE, OFFLINE)})
+    never = set.intersection(*({each for own in line.get("missing", {}).values() for each in own} for line in rounds))
+    for reasons, broken in ((missing - absent, True), (absent, False)):
+        if reasons:
+            told = f"{reasons.total()} of {_count(invited, 'update')} did not count ({_reasons(reasons)})"
+            always = f"; {clients_in_words(sorted(never))} never counted" if never and reasons == missing else ""
+            grave = broken or 2 * reasons.total() > invited
+            yield Finding("warning" if grave else "note", f"{told}{always}; {_advice(reasons)}")
+
+
+def _interludes(lines: Sequence[Line]) -> Iterator[Finding]:
+    """Rounds whose loss was not finite, of a run that has one in the end."""
+    lost = [str(line["round"]) for line in lines if _not_finite(line)]
+    if lost and not _not_finite(lines[-1]):
+        shown = ", ".join(lost[:5]) + (", ..." if len(lost) > 5 else "")
+        yield Finding("warning", f"the loss was no finite number before rounds {shown}; lower --lr")
+
+
+def _rounds(lines: Iterable[Line]) -> list[Line]:
+    """All but the last line of a finished run, which is about the models that it delivers."""
+    return [line for line in lines if "participants" in line]
+
+
+def _counted(lines: Iterable[Line]) -> int:
+    return sum(line["participants"] for line in _rounds(lines))
+
+
+def _not_finite(line: Line) -> bool:
+    """Whether some client's loss is not finite; where no client was evaluated there is none to be."""
+    return line["loss_before"] is None and line.get("evaluated") != 0
+
+
+def _reasons(missing: Counter[str]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in missing.most_common())
+
+
+def _advice(missing: Counter[str]) -> str:
+    """What to do about the most frequent reason; a node's own words may follow "invalid"."""
+    why = missing.most_common(1)[0][0] if missing else ""
+    known = next((advice for reason, advice in ADVICE.items() if why.startswith(reason)), None)
+    return known or "see whether nodes are online, and their logs"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

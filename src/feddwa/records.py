@@ -1,0 +1,197 @@
+"""The files of a run directory as values: each is checked when it is read, and what is damaged is named in one line.
+
+A file may be cut, changed or written by something else. Whoever reads a run relies on what is checked here and on
+nothing more, so a damaged directory ends in one line that names the file, wherever it is looked at.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddwa.data.describe import Description, from_json
+from feddwa.errors import InputError
+
+LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
+COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
+
+
+def damaged(path: Path, what: object) -> InputError:
+    """The error for a file that is not as it was written."""
+    words = " ".join(str(what).split())[:200]
+    return InputError(f"{path}: is damaged: {words}")
+
+
+def parse(path: Path, text: str | bytes, where: str = "it") -> Any:
+    """JSON without NaN and infinity, which no file of a run has."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise damaged(path, f"{where} is not JSON") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def contents(path: Path) -> bytes | None:
+    """The bytes of a file; None where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_lines(path: Path, whole: bool = False) -> list[Any]:
+    """The lines of a file, as JSON.
+
+    What stands behind the last line's end is a line half-written, which does not count; where the file has to be
+    `whole` it is damage, as is a missing file.
+    """
+    text = contents(path)
+    *texts, rest = (text or b"").split(b"\n")
+    if whole and (text is None or rest):
+        raise damaged(path, "its last line is cut off" if rest else "it is missing")
+    return [parse(path, each, f"line {number}") for number, each in enumerate(texts, 1)]
+
+
+def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, if they are those of the rounds 1, 2, ...; the last may be about the final models."""
+    for number, line in enumerate(lines, 1):
+        where = f"line {number}"
+        _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
+        _expect(_is_series(line.get("before")), path, f"{where} lacks the accuracies before the round")
+        loss = line.get("loss_before", "none")
+        _expect(loss is None or _number(loss), path, f"{where} lacks the loss before the round")
+        last = number == len(lines) and "participants" not in line
+        _expect(last or _has_costs(line), path, f"{where} lacks participants or what they sent, computed or took")
+        _expect("after" not in line or _is_series(line["after"]), path, f"{where} has no accuracies after training")
+        _expect(_is_missing(line.get("missing", {})), path, f"{where} does not tell whose updates are missing")
+        _expect(_whole(line.get("evaluated", 0)), path, f"{where} does not tell how many clients were evaluated")
+    return list(lines)
+
+
+def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
+    """Of the lines of clients.jsonl the accuracies before each round: percent, None where there is none."""
+    for number, line in enumerate(lines, 1):
+        where = f"line {number}"
+        _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
+        known = isinstance(line.get("before"), list) and all(map(_percent, line["before"]))
+        _expect(known, path, f"{where} lacks some client's accuracy")
+    return [line["before"] for line in lines]
+
+
+def check_summary(path: Path, summary: Any) -> dict[str, Any]:
+    """What stands in summary.json, if that is the summary of a run."""
+    _expect(isinstance(summary, dict), path, "it is not the summary of a run")
+    for name in ("algorithm", "dataset", "partition"):
+        _expect(isinstance(summary.get(name), str), path, f"{name} is no name")
+    for name in ("clients", "rounds", "seed"):
+        _expect(_whole(summary.get(name)), path, f"{name} is no whole number")
+    for name in ("seconds", *(f"{cost}_per_client_round" for cost in COSTS)):
+        _expect(_amount(summary.get(name)), path, f"{name} is no number")
+    _expect(_whole(summary.get("together", 1), 1), path, "together is no number of runs")
+    for name in ("accuracy", "loss"):
+        _expect(_is_milestones(summary.get(name)), path, f"{name} lacks best, best_round, last or mean_last_10")
+    series = summary["accuracy"].get("series")
+    known = isinstance(series, dict) and all(map(_is_milestones, series.values()))
+    _expect(known, path, "accuracy.series is not one of accuracies")
+    missing = summary.get("missing", {})
+    _expect(isinstance(missing, dict) and all(map(_whole, missing.values())), path, "missing is no count of updates")
+    return dict(summary)
+
+
+def read_partition(path: Path) -> Description | None:
+    """The partition in partition.json; None where there is no such file."""
+    text = contents(path)
+    if text is None:
+        return None
+    values = parse(path, text)
+    try:
+        found = from_json(values)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        raise damaged(path, "not the description of a partition") from None
+    both = (found.train_counts, found.test_counts)
+    _expect(all(_counts(each) and each.ndim == 2 for each in both), path, "it does not count samples by class")
+    shape = found.train_counts.shape
+    _expect(shape == found.test_counts.shape, path, "training and test samples are not of the same clients and classes")
+    names = found.class_names
+    _expect(len(names) == shape[1] and all(isinstance(name, str) for name in names), path, "not every class has a name")
+    empty = any((each.sum(axis=1) == 0).any() for each in both)
+    _expect(not empty, path, "a client has no samples to train or to test with")
+    for name, own in (("groups", shape[:1]), ("turns", shape[:1]), ("relabel", shape)):
+        value = getattr(found, name)
+        _expect(value is None or (_counts(value) and value.shape == own), path, f"{name} is not one of these clients")
+    return found
+
+
+def check_weights(path: Path, number: int, cohort: np.ndarray, matrix: np.ndarray, clients: int | None = None) -> None:
+    """Whether cohort (m,) and P (m, m) of a round belong together, of `clients` in all where that is known."""
+    several = cohort.ndim == 1 and cohort.dtype.kind in "iu" and len(np.unique(cohort)) == len(cohort) > 0
+    known = several and cohort.min() >= 0 and (clients is None or cohort.max() < clients)
+    _expect(bool(known), path, f"the cohort of round {number} is not one of this run's clients")
+    square = matrix.shape == (len(cohort), len(cohort)) and matrix.dtype.kind == "f"
+    sound = square and bool((np.abs(matrix.astype(np.float64)) <= LARGEST).all())
+    _expect(sound, path, f"the weights of round {number} are not finite numbers between its clients")
+
+
+def _expect(condition: bool, path: Path, what: str) -> None:
+    if not condition:
+        raise damaged(path, what)
+
+
+def _number(value: Any, low: float = -LARGEST, high: float = LARGEST) -> bool:
+    """A number within bounds; NaN is none, and true and false are none."""
+    return type(value) in (int, float) and low <= value <= high
+
+
+def _amount(value: Any) -> bool:
+    return _number(value, 0)
+
+
+def _whole(value: Any, low: int = 0) -> bool:
+    return type(value) is int and _number(value, low)
+
+
+def _percent(value: Any) -> bool:
+    return value is None or _number(value, 0, 100)
+
+
+def _is_round(line: Mapping[str, Any], number: int) -> bool:
+    return _whole(line.get("round")) and line["round"] == number
+
+
+def _is_series(values: Any) -> bool:
+    known = isinstance(values, dict) and {"all", "all_weighted"} <= values.keys()
+    return known and all(map(_percent, values.values()))
+
+
+def _has_costs(line: Mapping[str, Any]) -> bool:
+    seconds = line.get("seconds")
+    timed = isinstance(seconds, dict) and all(map(_amount, seconds.values()))
+    return timed and _whole(line.get("participants")) and all(_amount(line.get(cost)) for cost in COSTS)
+
+
+def _is_missing(values: Any) -> bool:
+    known = isinstance(values, dict) and all(isinstance(clients, list) for clients in values.values())
+    return known and all(_whole(client) for clients in values.values() for client in clients)
+
+
+def _is_milestones(values: Any) -> bool:
+    """Best, last and mean of the last ten; all None where there is no such number, best alone where the last is."""
+    names = ("best", "best_round", "last", "mean_last_10")
+    if not isinstance(values, dict) or any(name not in values for name in names):
+        return False
+    plain = all(values[name] is None or _number(values[name]) for name in names)
+    complete = values["last"] is None or (values["best"] is not None and values["best_round"] is not None)
+    return plain and complete and (values["best_round"] is None or _whole(values["best_round"]))
+
+
+def _counts(values: Any) -> bool:
+    """Whether these are whole numbers of which sums have room, none below zero."""
+    known = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.size > 0
+    return known and bool((values >= 0).all() and (values < 2**40).all())
