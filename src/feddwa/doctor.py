@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa.build import choose_device, load_task, make_engine
+from feddwa.build import choose_device, in_words, load_task, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import SOURCES
@@ -102,10 +102,11 @@ def _datasets() -> Iterator[Finding]:
 
 def configuration(config: RunConfig) -> Iterator[Finding]:
     """A configuration on its data, and a few rounds of it."""
+    chosen = config.partition is None
     try:
         config = dataclasses.replace(config, out=None).resolved()
         task = load_task(config)
-        config = dataclasses.replace(config, clients=task.clients).resolved()
+        config = settled(config, task.dataset)
         module = make_engine(config, task).module
     except InputError as error:
         yield Finding("error", str(error))
@@ -115,11 +116,13 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
     )
+    if chosen and config.usual_partition is None:
+        yield Finding("ok", in_words(config, task))
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)
     yield from _cohort(config)
-    yield from _trial(config, task)
+    yield from _trial(config, task, description)
 
 
 def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]:
@@ -129,15 +132,15 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
     if len(small):
         yield Finding(
             "warning",
-            f"{_clients(small)} have fewer training samples than a batch of {batch} (the fewest: {train.min()}): their "
-            "epoch is one short step; take a smaller --batch-size or fewer --clients",
+            f"{_clients(description, small)} have fewer training samples than a batch of {batch} (the fewest: "
+            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
         )
     single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
     if len(single):
         yield Finding(
             "warning",
-            f"{_clients(single)} have samples of one class alone: they reach 100 % by always giving the same answer, "
-            "and lift every mean; take other partition parameters, or report them apart",
+            f"{_clients(description, single)} have samples of one class alone: they reach 100 % by always giving the "
+            "same answer, and lift every mean; take other partition parameters, or report them apart",
         )
     never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
     if never.any():
@@ -145,8 +148,8 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         share = 100 * lost / description.test_counts.sum()
         yield Finding(
             "warning",
-            f"{_clients(np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no training sample "
-            f"of ({lost} test samples, {share:.1f} %): training alone can only fail there",
+            f"{_clients(description, np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no "
+            f"training sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
     if step > SMALL_STEP:
@@ -180,8 +183,8 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
     if len(alone):
         yield Finding(
             "error",
-            f"{_clients(alone)} end an epoch with a batch of one sample, of which BatchNorm has no variance; take "
-            f"another --batch-size than {config.batch_size}",
+            f"{_clients(description, alone)} end an epoch with a batch of one sample, of which BatchNorm has no "
+            f"variance; take another --batch-size than {config.batch_size}",
         )
 
 
@@ -199,7 +202,7 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
         yield Finding("note", f"top_k={top_k} is more than the {cohort} clients of a round: nobody is left out")
 
 
-def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
+def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
     """Some rounds in memory: do they give numbers, how long do they take, what becomes of the weights?"""
     engine = make_engine(config, task)
     options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
@@ -213,7 +216,9 @@ def _trial(config: RunConfig, task: Task) -> Iterator[Finding]:
     broken = np.flatnonzero(~torch.isfinite(federation.scores.loss).cpu().numpy())
     if len(broken):
         yield Finding(
-            "error", f"{_clients(broken)} have a loss that is no finite number after {len(rounds)} rounds; lower --lr"
+            "error",
+            f"{_clients(description, broken)} have a loss that is no finite number after {len(rounds)} rounds; "
+            "lower --lr",
         )
     else:
         whole = took * (config.rounds or 0)
@@ -270,9 +275,7 @@ def finished_run(record: "Record") -> Iterator[Finding]:
     yield from weight_traps(record.config.algorithm, [each.matrix for each in record.weights])
 
 
-def _clients(numbers: np.ndarray) -> str:
-    """ "client 3", or "5 clients (0, 3, 4, ...)"."""
-    if len(numbers) == 1:
-        return f"1 client ({numbers[0]})"
-    few = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-    return f"{len(numbers)} clients ({few})"
+def _clients(description: Description, clients: np.ndarray) -> str:
+    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)"."""
+    few = ", ".join(description.client_name(client) for client in clients[:5]) + (", ..." if len(clients) > 5 else "")
+    return f"{len(clients)} client{'s' * (len(clients) > 1)} ({few})"

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -14,6 +15,9 @@ from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import fields_of
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
+
+if TYPE_CHECKING:
+    from feddwa.data.task import Task
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,35 @@ class CompareConfig(RunOptions):
 
 def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
-    from feddwa.experiment import run
+    from feddwa.build import load_task
+    from feddwa.experiment import run_task
     from feddwa.report.progress import progress
     from feddwa.report.tables import show_results, show_weights
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
     console = Console(quiet=options.quiet)
+    config = dataclasses.replace(config, out=str(path))
+    task = load_task(config)
+    config = told(console, config, task)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
-        result = run(config, out=str(path), observe=observe)
+        result = run_task(config, task, observe)
     show_results(console, {config.algorithm: result})
     show_weights(console, {config.algorithm: result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
     return 0
+
+
+def told(console: Console, config: RunConfig, task: "Task") -> RunConfig:
+    """A configuration with what its data decide, which is printed where it was left open."""
+    from feddwa.build import in_words, settled
+
+    known = settled(config, task.dataset)
+    if config.partition is None:
+        console.print(in_words(known, task), highlight=False, markup=False, soft_wrap=True)
+    return known
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -65,7 +83,7 @@ def compare_command(config: CompareConfig) -> int:
 
 def compare_runs(config: CompareConfig, out: Path) -> int:
     """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
-    from feddwa.build import load_task, make_network
+    from feddwa.build import load_task, make_network, settled
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
@@ -76,9 +94,11 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     first = next(iter(configs.values()))
     task = load_task(dataclasses.replace(first, out=None))
     make_network(first, task.dataset)
+    console, results = Console(quiet=config.quiet), {}
+    first = told(console, first, task)
+    configs = {name: settled(each, task.dataset) for name, each in configs.items()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
-    console, results = Console(quiet=config.quiet), {}
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
@@ -107,19 +127,20 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
     for name in config.algorithms:
         if name not in ALGORITHMS:
             raise unknown("--algorithms", name, ALGORITHMS)
-    if config.partition not in PARTITIONS:
-        raise unknown("--partition", config.partition, PARTITIONS)
+    partition = config.partition or config.usual_partition or "iid"  # none of own data has parameters
+    if partition not in PARTITIONS:
+        raise unknown("--partition", partition, PARTITIONS)
     keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}
-    shared = list(fields_of(PARTITIONS[config.partition]))
+    shared = list(fields_of(PARTITIONS[partition]))
     chosen: dict[str, list[str]] = {name: [] for name in config.algorithms}
     for entry in config.param:
         owner, _, key = entry.partition("=")[0].rpartition(".")
         takers = [name for name in keys if owner in ("", name) and key in keys[name]]
-        if owner in ("", config.partition) and key in shared:
+        if owner in ("", partition) and key in shared:
             takers = list(keys)
         if not takers:
             valid = "; ".join(
-                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, config.partition: shared}.items()
+                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, partition: shared}.items()
             )
             raise InputError(f"--param {entry}: no such hyper-parameter; valid for {valid}")
         for name in takers:

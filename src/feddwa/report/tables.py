@@ -18,6 +18,7 @@ FIELDS = ("algorithm", "last", "best (after round)", "over Local", "traffic", "t
 def show_results(console: Console, results: Mapping[str, Result]) -> None:
     """Accuracy, gain over Local, traffic and time of every run."""
     first = next(iter(results.values())).summary
+    first = {**first, "dataset": Path(first["dataset"]).name}
     table = Table(title="{dataset}, {partition}, {clients} clients, {rounds} rounds, seed {seed}".format(**first))
     for column in FIELDS:
         table.add_column(column, justify="left" if column == "algorithm" else "right")
@@ -77,4 +78,5 @@ def _panels(name: str, result: Result, early: bool) -> list[Panel]:
     """The weights of the last round, and of some before it."""
     rounds = [number for number in SHOWN_ROUNDS if early and number < len(result.weights)] + [len(result.weights)]
     chosen = ((number, *result.weights[number - 1]) for number in rounds)
-    return [Panel(f"{name}, round {number}", weights, cohort) for number, cohort, weights in chosen]
+    names = result.partition.client_names
+    return [Panel(f"{name}, round {number}", weights, cohort, names) for number, cohort, weights in chosen]
