@@ -52,12 +52,12 @@ def from_partitioner(partitioner: Partitioner, dataset: Dataset, seed: int = 0, 
     except Exception as error:  # foreign code: whatever it objects to is about the request
         raise InputError(f"partitioner {type(partitioner).__name__}: {error}") from error
     partition = split_pooled(owner, clients, test_share, np.random.default_rng(seed))
-    partition = replace(partition, client_names=_names(dataset, owner, clients))
+    partition = replace(partition, client_names=owners_names(dataset, owner, clients))
     check(partition, dataset)
     return partition
 
 
-def _names(dataset: Dataset, owner: np.ndarray, clients: int) -> tuple[str, ...]:
+def owners_names(dataset: Dataset, owner: np.ndarray, clients: int) -> tuple[str, ...]:
     """The owners' names where each client has the rows of one owner and no other client has any of them, else ()."""
     if dataset.client is None or not dataset.client_names:
         return ()
