@@ -105,7 +105,7 @@ def test_run_with_every_option(call):
     status, out, err = call("run", *flags, "--param", "alpha=0.9", "--param", "dirichlet.min_samples=10")
     assert (status, err) == (0, "")
     written = tomllib.loads(Path("run/config.toml").read_text())
-    for key, value in options.items():
+    for key, value in {**options, "data-dir": str(Path.cwd())}.items():
         if key != "out":
             assert str(written[key.replace("-", "_")]) == value
     assert {"dirichlet.alpha=0.9", "dirichlet.min_samples=10", "dirichlet.balance=True"} <= set(written["param"])
@@ -240,7 +240,11 @@ BAD = {
     "run --lr -0.1": "--lr: got -0.1, must be a finite number, 0 or more",
     "run --algorithm fedavgm --param beta=-1": "--param beta: got -1.0, must be",
     "run --clients 0": "--clients: got 0, must be at least 1",
-    "run --clients 5000": "--clients: got 5000, .*take fewer clients",
+    "run --clients 1000000000": "--clients: got 1000000000, must be at most 10,000,000",
+    f"run --clients {10**400}": "--clients: got 10{400}, must be at most 10,000,000",
+    "run --data-dir nowhere": "--data-dir: no folder nowhere",
+    "partition --dataset /": "--dataset /: ",
+    "run --clients 5000": "--clients: got 5000, must be at most 898: each needs",
     "run --rounds 0": "--rounds: got 0, must be at least 1",
     "run --epochs 0": "--epochs: got 0, must be at least 1",
     "run --batch-size 0": "--batch-size: got 0, must be at least 1",

@@ -60,6 +60,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
         seed=st.integers(0, 2**63 - 1),
         chunk=st.none() | st.integers(1, 10),
         backend=st.sampled_from(["vectorised", "sequential"]),
+        partition=st.sampled_from(["rotations", "label-permutation"]),
         param=st.sampled_from([(), ("top_k=3",), ("feddwa.guidance=last", "groups=2")]),
     )
 )

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,14 +23,39 @@ from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError
 
+Config = TypeVar("Config", bound=RunConfig)
+
 
 def load_task(config: RunConfig) -> Task:
     """Load and divide the data that a configuration names."""
     runs.check_free(config.out)
     dataset = sources.load(config.dataset, config.data_dir)
+    if dataset.classes == 1:
+        raise InputError(
+            f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
+            f"{' '.join(dataset.class_names)}; there is nothing to tell apart"
+        )
+    config = settled(config, dataset)
+    assert config.partition is not None
+    assert config.clients is not None
+    parameters = config.partition_parameters()
+    return Task(dataset, partitions.make(config.partition, parameters, dataset, config.clients, config.seed))
+
+
+def settled(config: Config, dataset: Dataset) -> Config:
+    """A resolved configuration with what its data decide: `partition` and `clients`, where they are open."""
+    partition = config.partition or partitions.default_for(dataset)
+    config = dataclasses.replace(config, partition=partition).resolved()
     clients = config.clients or max(1, dataset.owners)
-    division = partitions.make(config.partition, config.partition_parameters(), dataset, clients, config.seed)
-    return Task(dataset, division)
+    return dataclasses.replace(config, clients=clients).resolved()
+
+
+def in_words(config: RunConfig, task: Task) -> str:
+    """How own data were divided: the partition and the first clients' names."""
+    names = [task.client_name(client) for client in range(min(task.clients, 3))]
+    more = ", ..." if task.clients > len(names) else ""
+    told = f"the data's owners: {', '.join(names)}{more}" if config.partition == "natural" else "no owners in the data"
+    return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
 
 
 def try_batch(engine: Engine) -> None:
@@ -64,7 +90,7 @@ def check_single_samples(engine: Engine) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             copy.deepcopy(engine.module).train()(x)
     except ValueError:
-        client, size = int(alone[0]), int(sizes[alone[0]])
+        client, size = engine.data.client_name(int(alone[0])), int(sizes[alone[0]])
         raise InputError(
             f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
             "which this model's BatchNorm has no variance; take another batch size"

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import tyro
 
@@ -14,6 +15,7 @@ from feddwa import models, params, tensorboard
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.batchnorm import POLICIES
 from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
+from feddwa.data.sources import DATASETS
 from feddwa.errors import InputError, require, unknown
 from feddwa.faults import Faults
 from feddwa.params import AtMost, Repeats
@@ -24,6 +26,7 @@ DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
 CLIENTS = 20
+MOST_CLIENTS = 10_000_000
 VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
 
@@ -52,8 +55,8 @@ class RunConfig:
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     model: str | None = None
     """Name from `feddwa list models`; default: the dataset's."""
-    partition: str = "rotations"
-    """Name from `feddwa list partitions`: who has what."""
+    partition: str | None = None
+    """Name from `feddwa list partitions`; default: rotations, for own data natural, without owners iid."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0
@@ -89,20 +92,31 @@ class RunConfig:
     param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
 
-    def resolved(self) -> "RunConfig":
+    def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
 
-        With partition natural `clients` stays None until the data are there; whoever has them fills it in.
+        Paths of data become absolute, so that a run can be resumed from anywhere. For own data `partition`, and with
+        partition natural `clients`, stay None until the data are there: `build.settled` fills them in.
         """
         kinds = params.fields_of(type(self))
         given = {key: params.typed(_option(key), getattr(self, key), kind) for key, (kind, _) in kinds.items()}
         defaults = DATASET_DEFAULTS.get(self.dataset, PAPER)
-        clients = None if self.partition == "natural" else CLIENTS
-        filled = {"model": models.default_for(self.dataset), "clients": clients, **dataclasses.asdict(defaults)}
+        given["data_dir"] = _located(given["data_dir"])
+        if self.usual_partition is None:
+            given["dataset"] = _located(given["dataset"])
+        partition = given["partition"] or self.usual_partition
+        clients = None if partition in (None, "natural") else CLIENTS
+        filled = {"model": models.default_for(self.dataset), "partition": partition, "clients": clients}
+        filled |= dataclasses.asdict(defaults)
         given |= {key: value for key, value in filled.items() if given[key] is None}
         config = dataclasses.replace(self, **given)
         config._check()
         return dataclasses.replace(config, param=tuple(config._all_parameters()))
+
+    @property
+    def usual_partition(self) -> str | None:
+        """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
+        return "rotations" if self.dataset in DATASETS else None
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm with its hyper-parameters."""
@@ -113,7 +127,8 @@ class RunConfig:
         return self._parameters()[1]
 
     def _check(self) -> None:
-        names: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "model": models.MODELS, "partition": PARTITIONS}
+        names: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "model": models.MODELS}
+        names |= {} if self.partition is None else {"partition": PARTITIONS}
         names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
         for field, valid in names.items():
             if getattr(self, field) not in list(valid):
@@ -121,6 +136,9 @@ class RunConfig:
         for field in ("clients", "rounds", "epochs", "batch_size", "chunk"):
             value = getattr(self, field)
             require(value is None or value >= 1, _option(field), value, "at least 1")
+        require(
+            self.clients is None or self.clients <= MOST_CLIENTS, "--clients", self.clients, f"at most {MOST_CLIENTS:,}"
+        )
         require(self.lr is not None and 0 <= self.lr < float("inf"), "--lr", self.lr, "a finite number, 0 or more")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
@@ -135,23 +153,25 @@ class RunConfig:
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
         """--param sorted into (algorithm's, partition's)."""
-        owners = {self.algorithm: ALGORITHMS[self.algorithm], self.partition: PARTITIONS[self.partition]}
+        owners: dict[str, type] = {self.algorithm: ALGORITHMS[self.algorithm]}
+        owners |= {} if self.partition is None else {self.partition: PARTITIONS[self.partition]}
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
             owner, key, value = _parse(entry, owners)
             require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
-        return given[self.algorithm], given[self.partition]
+        return given[self.algorithm], given.get(self.partition or "", {})
 
     def _all_parameters(self) -> Iterable[str]:
         """Every hyper-parameter of the algorithm and of the partition, defaults included."""
-        usual = PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
-        scheme = params.build(
-            PARTITIONS[self.partition], {**usual, **self.partition_parameters()}, f"partition {self.partition}"
-        )
-        for owner, values in ((self.algorithm, self.make_algorithm()), (self.partition, scheme)):
-            for key in params.fields_of(type(values)):
-                yield f"{owner}.{key}={getattr(values, key)}"
+        parts: dict[str, object] = {self.algorithm: self.make_algorithm()}
+        if self.partition is not None:
+            usual = PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
+            values = {**usual, **self.partition_parameters()}
+            parts[self.partition] = params.build(PARTITIONS[self.partition], values, f"partition {self.partition}")
+        for owner, part in parts.items():
+            for key in params.fields_of(type(part)):
+                yield f"{owner}.{key}={getattr(part, key)}"
 
 
 def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
@@ -200,6 +220,14 @@ def _literal(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "[" + "".join(f"\n  {_literal(item)}," for item in value) + "\n]" if value else "[]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _located(path: str | None) -> str | None:
+    """A path from the root on, so that it leads there from any folder; what is not there stays as it is."""
+    try:
+        return path if path is None or not os.path.exists(path) else os.path.abspath(path)
+    except ValueError:  # a zero byte
+        return path
 
 
 def _option(field: str) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import metrics
-from feddwa.build import choose_device, load_task, make_engine
+from feddwa.build import choose_device, in_words, load_task, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import SOURCES
@@ -97,10 +97,11 @@ def _datasets() -> Iterator[Finding]:
 
 def configuration(config: RunConfig) -> Iterator[Finding]:
     """A configuration on its data, and a few rounds of it."""
+    chosen = config.partition is None
     try:
         config = dataclasses.replace(config, out=None).resolved()
         task = load_task(config)
-        config = dataclasses.replace(config, clients=task.clients).resolved()
+        config = settled(config, task.dataset)
         module = make_engine(config, task).module
     except InputError as error:
         yield Finding("error", str(error))
@@ -110,6 +111,8 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
     )
+    if chosen and config.usual_partition is None:
+        yield Finding("ok", in_words(config, task))
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)
@@ -124,15 +127,15 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
     if len(small):
         yield Finding(
             "warning",
-            f"{clients_in_words(small)} have fewer training samples than a batch of {batch} (the fewest: {train.min()})"
-            ": their epoch is one short step; take a smaller --batch-size or fewer --clients",
+            f"{clients_in_words(small, description.client_name)} have fewer training samples than a batch of {batch} (the fewest: "
+            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
         )
     single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
     if len(single):
         yield Finding(
             "warning",
-            f"{clients_in_words(single)} have samples of one class alone: they reach 100 % by always giving the same "
-            "answer, and lift every mean; take other partition parameters, or report them apart",
+            f"{clients_in_words(single, description.client_name)} have samples of one class alone: they reach 100 % by always giving the "
+            "same answer, and lift every mean; take other partition parameters, or report them apart",
         )
     never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
     if never.any():
@@ -140,8 +143,8 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         share = 100 * lost / description.test_counts.sum()
         yield Finding(
             "warning",
-            f"{clients_in_words(np.flatnonzero(never.any(axis=1)))} are tested on classes that they have no training "
-            f"sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
+            f"{clients_in_words(np.flatnonzero(never.any(axis=1)), description.client_name)} are tested on classes that they have no "
+            f"training sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
     if step > SMALL_STEP:
@@ -175,8 +178,8 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
     if len(alone):
         yield Finding(
             "error",
-            f"{clients_in_words(alone)} end an epoch with a batch of one sample, of which BatchNorm has no variance; "
-            f"take another --batch-size than {config.batch_size}",
+            f"{clients_in_words(alone, description.client_name)} end an epoch with a batch of one sample, of which BatchNorm has no "
+            f"variance; take another --batch-size than {config.batch_size}",
         )
 
 
@@ -208,7 +211,7 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
     sizes, honest = engine.data.splits["test"].sizes, federation.honest
     lines = [metrics.round_line(each, sizes, honest) for each in rounds]
     lines.append(metrics.final_line(federation.scores, sizes, len(rounds), honest))
-    found = went_wrong(lines, description.test_counts, finished=False)
+    found = went_wrong(lines, description.test_counts, finished=False, name=description.client_name)
     yield from found
     fine = ": finite numbers, no broken update" if all(each.level == "note" for each in found) else ""
     whole = took * (config.rounds or 0)
@@ -231,7 +234,7 @@ def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Iterable[np
 
 
 def weight_traps(algorithm: str, matrices: Iterable[np.ndarray]) -> Iterator[Finding]:
-    """What a method's weights say, (m, m) of each round; they are looked at one by one, for all may not fit in memory."""
+    """What a method's weights say, (m, m) of each round; read one by one, as all may not fit in memory."""
     own, clients = [], 0
     for matrix in matrices if algorithm != "local" else ():
         own.append(float(np.trace(abs(matrix)) / max(abs(matrix).sum(), 1e-12)))

@@ -25,6 +25,7 @@ from feddwa.build import (
     make_engine,
     program_kind,
     settings_of,
+    settled,
     try_batch,
 )
 from feddwa.checkpoint import Checkpoint
@@ -82,7 +83,7 @@ def run_tasks(
     """
     jobs = [_resume if config in begun else _run for config in configs]
     pairs = [
-        (dataclasses.replace(config, clients=task.clients).resolved(), task)
+        (settled(dataclasses.replace(config, clients=task.clients), task.dataset), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
@@ -167,7 +168,7 @@ def _names(config: RunConfig, together: int) -> dict[str, Any]:
 
 def simulate(
     model: nn.Module,
-    clients: Iterable[Sequence[Any]],
+    clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]],
     algorithm: str | Algorithm = "feddwa",
     *,
     rounds: int = PAPER.rounds,
@@ -182,7 +183,8 @@ def simulate(
     fault: str = "",
     observe: Observer = lambda line: None,
 ) -> Result:
-    """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test).
+    """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test), or a mapping
+    from the clients' names to these.
 
     Arrays or tensors of any shape: uint8 pixels are scaled to 0..1, other numbers are used as they are. Without test
     data a fifth of each client's samples is set apart for testing. `algorithm` is a name or an instance, e.g.

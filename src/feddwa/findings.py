@@ -7,7 +7,7 @@ ahead of others.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,16 +36,21 @@ class Finding(NamedTuple):
     text: str
 
 
-def went_wrong(lines: Sequence[Line], test_counts: np.ndarray | None = None, finished: bool = True) -> list[Finding]:
+def went_wrong(
+    lines: Sequence[Line],
+    test_counts: np.ndarray | None = None,
+    finished: bool = True,
+    name: Callable[[int], str] = str,
+) -> list[Finding]:
     """All that went wrong in a run, the most serious first; empty where nothing did.
 
     `lines`: of metrics.jsonl, from round 1 on. `test_counts`: (N, C) test samples of every client by class; None where
     they are not known: then accuracies are not compared with guessing. Of a run that is not `finished` it is only noted
-    that its accuracy is that of guessing: it may have more rounds to go.
+    that its accuracy is that of guessing: it may have more rounds to go. `name`: a client's name by its number.
     """
     fatal = failure(lines) or _divergence(lines, test_counts)
     found = [Finding("error", fatal)] if fatal else [*_guessing(lines, test_counts, finished), *_unchanged(lines)]
-    found += _refused(lines) if _counted(lines) else []
+    found += _refused(lines, name) if _counted(lines) else []
     found += _interludes(lines)
     return by_severity(found)
 
@@ -69,12 +74,13 @@ def failure(lines: Sequence[Line]) -> str | None:
     return None
 
 
-def clients_in_words(numbers: Sequence[int] | np.ndarray) -> str:
-    """ "client 3", or "5 clients (0, 3, 4, ...)": how clients are named wherever something is said of them."""
-    if len(numbers) == 1:
-        return f"1 client ({numbers[0]})"
-    few = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-    return f"{len(numbers)} clients ({few})"
+def clients_in_words(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = str) -> str:
+    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)": how clients are named wherever something is said of them.
+
+    name: a client's name by its number.
+    """
+    few = ", ".join(name(int(client)) for client in clients[:5]) + (", ..." if len(clients) > 5 else "")
+    return f"{len(clients)} client{'s' * (len(clients) > 1)} ({few})"
 
 
 class Guess(NamedTuple):
@@ -143,7 +149,7 @@ def _unchanged(lines: Sequence[Line]) -> Iterator[Finding]:
         yield Finding("warning", f"{told}: nothing was learnt; raise --lr")
 
 
-def _refused(lines: Sequence[Line]) -> Iterator[Finding]:
+def _refused(lines: Sequence[Line], name: Callable[[int], str]) -> Iterator[Finding]:
     """Updates that did not count, of a run in which some did: broken ones, and those that did not come."""
     rounds = _rounds(lines)
     missing = Counter(summarise_missing(rounds))
@@ -153,7 +159,7 @@ def _refused(lines: Sequence[Line]) -> Iterator[Finding]:
     for reasons, broken in ((missing - absent, True), (absent, False)):
         if reasons:
             told = f"{reasons.total()} of {_count(invited, 'update')} did not count ({_reasons(reasons)})"
-            always = f"; {clients_in_words(sorted(never))} never counted" if never and reasons == missing else ""
+            always = f"; {clients_in_words(sorted(never), name)} never counted" if never and reasons == missing else ""
             grave = broken or 2 * reasons.total() > invited
             yield Finding("warning" if grave else "note", f"{told}{always}; {_advice(reasons)}")
 

@@ -113,7 +113,6 @@ def test_npz_with_owners(tmp_path, rng):
     ("x", "shape", "dtype"),
     [
         (np.zeros((20, 6), dtype=np.float64), (20, 6), np.float32),
-        (np.zeros((20, 6), dtype=np.int32), (20, 6), np.int64),  # token ids
         (np.zeros((20, 6), dtype=bool), (20, 6), np.float32),
         (np.zeros((20, 8, 8), dtype=np.uint8), (20, 1, 8, 8), np.uint8),
         (np.zeros((20, 3, 8, 8), dtype=np.uint8), (20, 3, 8, 8), np.uint8),
@@ -143,7 +142,7 @@ def test_bad_arrays_are_named(tmp_path):
     file.write_bytes(b"something else")
     refuses(file, "not a readable .npz file")
     np.savez(file, inputs=np.zeros(3))
-    refuses(file, "must hold x and y", "it has inputs")
+    refuses(file, "must hold x (or tokens) and y", "it has 'inputs'")
     np.savez(file, x=np.zeros((3, 2)), y=np.zeros(4, dtype=int))
     refuses(file, "3 samples, 4 labels")
     np.savez(file, x=np.full((4, 2), np.nan), y=np.zeros(4, dtype=int))
@@ -199,7 +198,7 @@ def test_bad_tables_are_named(tmp_path):
     file.write_text("a,label\n1,1\n,2\n3,1\n")
     refuses(file, "column 'a' has missing or infinite values")
     file.write_text("a,label\n1,1\n2,\n3,1\n")
-    refuses(file, "rows without label")
+    refuses(file, "row 2 has no label")
     file.write_text("label\n1\n2\n")
     refuses(file, "no feature columns")
     file.write_text("a,label\n")

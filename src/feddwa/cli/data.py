@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -23,8 +24,8 @@ class PartitionConfig:
     """Name from `feddwa list datasets`, or the path of own data."""
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
-    partition: str = "rotations"
-    """Name from `feddwa list partitions`."""
+    partition: str | None = None
+    """Name from `feddwa list partitions`; default: rotations, for own data natural, without owners iid."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     seed: int = 0
@@ -48,17 +49,21 @@ class ListConfig:
 def partition_command(config: PartitionConfig) -> int:
     """`feddwa partition`."""
     from feddwa.build import load_task
+    from feddwa.cli.train import told
     from feddwa.data import describe
 
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "out"}
-    task = load_task(RunConfig(algorithm="local", **shared).resolved())
+    run = RunConfig(algorithm="local", **shared).resolved()
+    task = load_task(run)
     description = describe.describe(task.dataset, task.partition)
     console = make_console()
+    run = told(console, run, task)
     console.print(describe.table(description))
     for name, value in description.summary().items():
         console.print(f"{name.replace('_', ' ')}: {value:,.4g}", highlight=False)
     if config.out:
-        describe.draw(description, config.out, f"{config.dataset}, {config.partition}, {task.clients} clients")
+        title = f"{Path(run.dataset).name}, {run.partition}, {task.clients} clients"
+        describe.draw(description, config.out, title)
         console.print(f"wrote {config.out}", highlight=False, soft_wrap=True)
     return 0
 

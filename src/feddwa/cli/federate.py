@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +31,11 @@ def federate_command(options: FederateConfig) -> int:
     plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)}
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
     config = FlowerConfig(**{**plain, "out": path}).resolved()
-    assert isinstance(config, FlowerConfig)
     console = make_console()
     try:
         with progress(console, config.algorithm, config.rounds or 0) as observe:
-            result = federate(config, options.nodes, options.insecure, observe, console.print)
+            tell = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+            result = federate(config, options.nodes, options.insecure, observe, tell)
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
         if runs.unfinished(Path(path)):
             error.add_note(f"the same command with --out {path} goes on with it")

@@ -47,19 +47,33 @@ class CompareConfig(RunOptions):
 
 def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
-    from feddwa.experiment import run
+    from feddwa.build import load_task
+    from feddwa.experiment import run_task
     from feddwa.report.progress import progress
 
     config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
     console = make_console(options.quiet)
+    config = dataclasses.replace(config, out=str(path))
+    task = load_task(config)
+    config = told(console, config, task)
     with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
-        result = run(config, out=str(path), observe=observe)
+        result = run_task(config, task, observe)
     status = show_outcome(console, {config.algorithm: result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
     return status
+
+
+def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
+    """A configuration with what its data decide, which is printed where it was left open."""
+    from feddwa.build import in_words, settled
+
+    known = settled(config, task.dataset)
+    if config.partition is None:
+        console.print(in_words(known, task), highlight=False, markup=False, soft_wrap=True)
+    return known
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -71,7 +85,7 @@ def compare_command(config: CompareConfig) -> int:
 
 def compare_runs(config: CompareConfig, out: Path) -> int:
     """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
-    from feddwa.build import load_task, make_network
+    from feddwa.build import load_task, make_network, settled
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
@@ -82,9 +96,11 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     first = next(iter(configs.values()))
     task = load_task(dataclasses.replace(first, out=None))
     make_network(first, task.dataset)
+    first = told(console, first, task)
+    configs = {name: settled(each, task.dataset) for name, each in configs.items()}
     measured = _tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
-    configs = {name: each.resolved() for name, each in _split(config, out).items()}
+    configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / COMPARISON, to_toml(_filled(config, first)))
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
@@ -131,19 +147,20 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
         if name not in ALGORITHMS:
             raise unknown("--algorithms", name, ALGORITHMS)
         require(config.algorithms.count(name) == 1, "--algorithms", name, "given once")
-    if config.partition not in PARTITIONS:
-        raise unknown("--partition", config.partition, PARTITIONS)
+    partition = config.partition or config.usual_partition or "iid"  # none of own data has parameters
+    if partition not in PARTITIONS:
+        raise unknown("--partition", partition, PARTITIONS)
     keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}
-    shared = list(fields_of(PARTITIONS[config.partition]))
+    shared = list(fields_of(PARTITIONS[partition]))
     chosen: dict[str, list[str]] = {name: [] for name in config.algorithms}
     for entry in config.param:
         owner, _, key = entry.partition("=")[0].rpartition(".")
         takers = [name for name in keys if owner in ("", name) and key in keys[name]]
-        if owner in ("", config.partition) and key in shared:
+        if owner in ("", partition) and key in shared:
             takers = list(keys)
         if not takers:
             valid = "; ".join(
-                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, config.partition: shared}.items()
+                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, partition: shared}.items()
             )
             raise InputError(f"--param {entry}: no such hyper-parameter; valid for {valid}")
         for name in takers:

@@ -1,5 +1,6 @@
 """Partitioners of other libraries: anything with the interface of flwr-datasets divides our data."""
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -51,5 +52,16 @@ def from_partitioner(partitioner: Partitioner, dataset: Dataset, seed: int = 0, 
     except Exception as error:  # foreign code: whatever it objects to is about the request
         raise InputError(f"partitioner {type(partitioner).__name__}: {error}") from error
     partition = split_pooled(owner, clients, test_share, np.random.default_rng(seed))
+    partition = replace(partition, client_names=owners_names(dataset, owner, clients))
     check(partition, dataset)
     return partition
+
+
+def owners_names(dataset: Dataset, owner: np.ndarray, clients: int) -> tuple[str, ...]:
+    """The owners' names where each client has the rows of one owner and no other client has any of them, else ()."""
+    if dataset.client is None or not dataset.client_names:
+        return ()
+    pairs = np.unique(np.stack([owner, dataset.client])[:, owner >= 0], axis=1)  # (2, pairs) client, its owner
+    if pairs[0].tolist() != list(range(clients)) or len(set(pairs[1].tolist())) < clients:
+        return ()
+    return tuple(dataset.client_names[number] for number in pairs[1])

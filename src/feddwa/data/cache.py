@@ -73,6 +73,7 @@ def _write(dataset: Dataset, folder: Path) -> None:
         "mean": dataset.mean,
         "std": dataset.std,
         "class_names": dataset.class_names,
+        "client_names": dataset.client_names,
         "crc32": {name: _crc32(array) for name, array in arrays.items()},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
@@ -97,6 +98,7 @@ def _read(entry: Path) -> Dataset:
         std=tuple(manifest["std"]),
         class_names=tuple(manifest["class_names"]),
         client=arrays.get("client"),
+        client_names=tuple(manifest.get("client_names", ())),
     )
 
 

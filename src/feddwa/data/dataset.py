@@ -21,6 +21,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) natural client number of each row, if the data have owners
+    client_names: tuple[str, ...] = ()  # of client 0, 1, ...; () where owners are numbers alone
     kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see Task.keep
 
     def __post_init__(self) -> None:
@@ -28,6 +29,8 @@ class Dataset:
         for column in (self.y, self.client):
             if column is not None and len(column) != rows:
                 raise InputError(f"dataset {self.name}: {rows} samples but {len(column)} labels or owners")
+        if self.client_names and len(self.client_names) != self.owners:
+            raise InputError(f"dataset {self.name}: {self.owners} owners but {len(self.client_names)} names of owners")
         if not 0 < self.train_count < rows:
             raise InputError(
                 f"dataset {self.name}: {self.train_count} of {rows} rows are for training; "

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.errors import InputError
+
+MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class Description:
     groups: np.ndarray | None
     turns: np.ndarray | None
     relabel: np.ndarray | None
+    client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+
+    def client_name(self, client: int) -> str:
+        """The name of a client, its number where it has none: what tables, figures and reports call it."""
+        return self.client_names[client] if self.client_names else str(client)
 
     @property
     def counts(self) -> np.ndarray:
@@ -90,6 +98,7 @@ def describe(dataset: Dataset, partition: Partition) -> Description:
         groups=partition.groups,
         turns=partition.turns,
         relabel=partition.relabel,
+        client_names=partition.client_names,
     )
 
 
@@ -110,9 +119,9 @@ def to_json(description: Description) -> dict[str, Any]:
 
 def from_json(values: dict[str, Any]) -> Description:
     """The reverse of `to_json`."""
-    names = tuple(values["class_names"])
-    arrays = {name: None if value is None else np.array(value) for name, value in values.items()}
-    return Description(**{**arrays, "class_names": names})  # type: ignore[arg-type]
+    fields: dict[str, Any] = {name: None if value is None else np.array(value) for name, value in values.items()}
+    fields |= {name: tuple(values[name]) for name in ("class_names", "client_names") if name in values}
+    return Description(**fields)
 
 
 def table(description: Description, most: int = 20) -> Table:
@@ -128,13 +137,13 @@ def table(description: Description, most: int = 20) -> Table:
     for i, counts in enumerate(description.counts[:most]):
         largest = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c] >= 0.005 * counts.sum()]
         out.add_row(
-            str(i),
+            escape(description.client_name(i)),
             *(str(column[i]) for column in shown.values()),
             f"{description.train_sizes[i]:,}",
             f"{description.test_sizes[i]:,}",
             str(np.count_nonzero(counts)),
             f"{effective[i]:.1f}",
-            ", ".join(f"{description.class_names[c]} {counts[c] / counts.sum():.0%}" for c in largest),
+            ", ".join(f"{escape(description.class_names[c])} {counts[c] / counts.sum():.0%}" for c in largest),
         )
     return out
 
@@ -152,15 +161,23 @@ def draw(description: Description, path: str | Path, title: str = "") -> None:
         area = description.counts[who, what] / description.counts.max()
         colour = "tab:blue" if description.groups is None else description.groups[who]
         grid.scatter(what, who, s=120 * area, c=colour, cmap=None if description.groups is None else "tab10")
-        grid.set_xticks(range(classes), description.class_names, rotation=60, ha="right", fontsize="small")
+        grid.set_xticks(
+            range(classes), description.class_names, rotation=60, ha="right", fontsize="small", parse_math=False
+        )
     else:  # too many classes for dots
         grid.imshow(description.shares, aspect="auto", cmap="Blues", interpolation="nearest")
-    grid.set(xlabel="class", ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
+    grid.set(xlabel="class", ylabel="client", ylim=(clients - 0.5, -0.5))
+    grid.set_title(title, parse_math=False)
     rows = np.arange(clients)
     bars.barh(rows, description.train_sizes, label="train")
     bars.barh(rows, description.test_sizes, left=description.train_sizes, label="test")
     bars.set(xlabel="samples")
-    bars.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if description.client_names:
+        shown = range(0, clients, -(-clients // MOST_NAMES))
+        names = [description.client_name(i) for i in shown]
+        grid.set_yticks(shown, names, fontsize="small", parse_math=False)
+    else:
+        bars.yaxis.set_major_locator(MaxNLocator(integer=True))
     bars.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1))
     try:
         figure.savefig(path, dpi=150)

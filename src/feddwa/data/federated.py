@@ -37,11 +37,16 @@ class FederatedData:
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
     shift: Tensor | None
+    client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
 
     @property
     def clients(self) -> int:
         """The number of clients, N."""
         return len(self.splits["train"].sizes)
+
+    def client_name(self, client: int) -> str:
+        """The name of a client, its number where it has none."""
+        return self.client_names[client] if self.client_names else str(client)
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +105,7 @@ def federate(
         classes=dataset.classes,
         scale=None if scale is None else scale.to(device),
         shift=None if shift is None else shift.to(device),
+        client_names=partition.client_names,
     )
 
 

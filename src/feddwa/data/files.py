@@ -15,10 +15,13 @@ from feddwa.errors import InputError
 # What the unpackers raise on foreign bytes; a RuntimeError is an encrypted or unknown kind of zip member.
 _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
+LONGEST = 200  # characters of another's message: some quote half a file
+
 
 def first_line(error: Exception) -> str:
     """What an exception says, short enough to stand inside another message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 class Tree:

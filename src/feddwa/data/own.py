@@ -1,27 +1,34 @@
 """Own data: folders of images, .npz, Parquet and CSV files."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from feddwa.data import cache, tables
+from feddwa.data import cache, labels, tables
 from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.files import Tree, first_line
+from feddwa.data.files import first_line
+from feddwa.data.folders import Folder
 from feddwa.data.images import SUFFIXES, decode, shape_of
 from feddwa.errors import InputError
+
+ARRAYS = ("x", "tokens", "y", "client")  # of an .npz file, each also with _test behind its name
 
 
 def load_own(path: str | Path, label: str = "label", client: str = "client") -> Dataset:
     """Data at a path. `label` and `client` name the columns of a table; the client column may be absent.
 
     A folder holds images as <class>/<image>, <client>/<class>/<image>, either of them under train/ and test/, or
-    Parquet files train*.parquet and test*.parquet. An .npz file holds x, y and optionally client. Without a test part
-    of their own, every client's rows (or all rows) are split 80/20, stratified by label, the same way every time.
+    Parquet files train*.parquet and test*.parquet. An .npz file holds x (or tokens), y and optionally client, and the
+    same with _test behind their names. Without a test part of their own, every client's rows (or all rows) are split
+    80/20, stratified by label, the same way every time.
     """
     path = Path(path)
     if path.is_dir():
-        train = tables.split_files(path, "train")
-        return _from_tables(path, train, tables.held_out_files(path), label, client) if train else _from_images(path)
+        folder = Folder(path, (*SUFFIXES, ".parquet"))
+        parquet = any(name.endswith(".parquet") for name in folder.names)
+        train = tables.split_files(path, "train") if parquet else []
+        return _from_tables(path, train, tables.held_out_files(path), label, client) if train else _from_images(folder)
     if path.suffix in (".parquet", ".csv"):
         return _from_tables(path, [path], [], label, client)
     if path.suffix == ".npz":
@@ -30,57 +37,123 @@ def load_own(path: str | Path, label: str = "label", client: str = "client") -> 
 
 
 def assemble(
-    name: str, x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None, is_test: np.ndarray | None = None
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    client: np.ndarray | None = None,
+    is_test: np.ndarray | None = None,
+    tokens: bool = False,
 ) -> Dataset:
-    """A dataset from arrays in any row order: labels and owners become numbers, test rows are put last."""
-    if min(x.ndim, y.ndim) == 0 or y.dtype.kind not in "fiubUS" or (client is not None and client.ndim != 1):
-        raise InputError(f"{name}: x and y must be arrays with a sample axis, y of numbers or names, client a list")
-    if len(x) == 0 or not len(x) == len(y) == len(y if client is None else client):
-        raise InputError(f"{name}: {len(x)} samples, {len(y)} labels, {len(y if client is None else client)} clients")
-    targets, classes, class_names = _targets(name, y)
-    owners = np.zeros(len(y), dtype=np.int64)
+    """A dataset from arrays in any row order: labels and owners become numbers with names, test rows are put last.
+
+    `tokens` says that x (n, length) are token ids: whole numbers alone do not tell them from other numbers.
+    """
+    columns = [y] if client is None else [y, client]
+    if x.ndim == 0 or y.ndim == 0 or any(column.dtype.kind not in "fiubUS" for column in columns):
+        raise InputError(f"{name}: x and y must be arrays with a sample axis, y and client of numbers or names")
+    if client is not None and client.ndim != 1:
+        raise InputError(f"{name}: client has shape {client.shape}, must be a list with one owner for each sample")
+    if len(x) == 0 or any(len(column) != len(x) for column in columns):
+        raise InputError(f"{name}: {len(x)} samples, {len(y)} labels, {len(columns[-1])} clients")
+    targets, classes, class_names = labels.targets(name, y)
+    owners, client_names = np.zeros(len(y), dtype=np.int64), tuple[str, ...]()
     if client is not None:
-        owner_names, owners = np.unique(client, return_inverse=True)
-        lonely = owner_names[np.bincount(owners) < 2]
+        owners, client_names = labels.numbered(name, "client", client)
+        lonely = np.flatnonzero(np.bincount(owners) < 2)
         if lonely.size:
-            raise InputError(f"{name}: client {lonely[0]!s} has 1 sample, must be at least 2 (train and test)")
+            raise InputError(
+                f"{name}: client {client_names[lonely[0]]} has 1 sample, must be at least 2 (train and test)"
+            )
+    samples = _tokens(name, x) if tokens else _samples(name, x)
     if is_test is None:
         strata = targets if targets.ndim == 1 else np.zeros(len(y))
         order, train_count = hold_out(owners, strata)
     else:
         order, train_count = np.argsort(is_test, kind="stable"), int((~is_test).sum())
-    owner = None if client is None else owners[order]
-    return Dataset(name, _samples(name, x)[order], targets[order], train_count, classes, (), (), class_names, owner)
-
-
-def _targets(name: str, y: np.ndarray) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Class labels 0..C-1 with their names; tokens (n, length) and real numbers stay what they are."""
-    if np.issubdtype(y.dtype, np.floating):
-        if not np.isfinite(y).all():
-            raise InputError(f"{name}: targets have missing or infinite values")
-        return y.astype(np.float32), 0, ()
-    if y.ndim > 1 and (y.dtype.kind not in "iub" or y.size == 0):
-        raise InputError(f"{name}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers")
-    if y.ndim > 1:
-        return y.astype(np.int64), int(y.max()) + 1, ()
-    values, labels = np.unique(y, return_inverse=True)
-    return labels.astype(np.int64), len(values), tuple(str(value) for value in values)
+    return Dataset(
+        name, samples[order], targets[order], train_count, classes, class_names=class_names,
+        client=None if client is None else owners[order], client_names=client_names,
+    )  # fmt: skip
 
 
 def _samples(name: str, x: np.ndarray) -> np.ndarray:
-    """Pixels (n, C, H, W) uint8, features float32 or tokens int64."""
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        if x.ndim == 3:
-            return x[:, None]
-        return x.transpose(0, 3, 1, 2) if x.shape[3] in (1, 3) and x.shape[1] not in (1, 3) else x
+    """Pixels (n, C, H, W) uint8, or features float32.
+
+    Whole numbers of any type are pixels where a sample has the axes of an image. In a flat row they could be numbers
+    or token ids, which train differently, so such a row is refused.
+    """
+    if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
+        return _pixels(name, x)
+    if np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8:
+        raise InputError(
+            f"{name}: x of type {x.dtype} and shape {x.shape} may be numbers or token ids; store numbers as float32, "
+            "and token ids under the name tokens"
+        )
     if np.issubdtype(x.dtype, np.floating) or x.dtype in (np.uint8, np.bool_):
-        values = x.astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond float32: infinite, and refused
+            values = x.astype(np.float32)
         if not np.isfinite(values).all():
             raise InputError(f"{name}: x has missing or infinite values")
         return values
-    if np.issubdtype(x.dtype, np.integer):
-        return x.astype(np.int64)
     raise InputError(f"{name}: x of type {x.dtype}, must be numbers")
+
+
+def _pixels(name: str, x: np.ndarray) -> np.ndarray:
+    """(n, C, H, W) uint8 of grey images (n, H, W), or of images with the channels first or last."""
+    if x.size and not 0 <= x.min() <= x.max() <= 255:
+        raise InputError(
+            f"{name}: x of type {x.dtype} and shape {x.shape} has values from {x.min()} to {x.max()}; pixels must be "
+            "0..255, store other numbers as float32"
+        )
+    pixels = x.astype(np.uint8)
+    if x.ndim == 3:
+        return pixels[:, None]
+    return pixels.transpose(0, 3, 1, 2) if x.shape[3] in (1, 3) and x.shape[1] not in (1, 3) else pixels
+
+
+def _tokens(name: str, x: np.ndarray) -> np.ndarray:
+    """Token ids (n, length) int64."""
+    if not np.issubdtype(x.dtype, np.integer) or x.ndim != 2 or (x.size and not 0 <= x.min() <= x.max() < 2**62):
+        raise InputError(
+            f"{name}: tokens of type {x.dtype} and shape {x.shape}, must be (n, length) whole numbers from 0"
+        )
+    return x.astype(np.int64)
+
+
+class _Rows(NamedTuple):
+    """Samples, labels and owners of one file, or of one part of it."""
+
+    where: str  # how to speak of it in an error
+    x: np.ndarray
+    y: np.ndarray
+    client: np.ndarray | None = None
+    tokens: bool = False
+
+    def signature(self) -> tuple[object, ...]:
+        """What all parts of a dataset must have in common."""
+        owner = None if self.client is None else _kind(self.client)
+        return self.x.dtype, self.x.shape[1:], _kind(self.y), self.y.shape[1:], owner, self.tokens
+
+
+def _kind(values: np.ndarray) -> str:
+    return {"U": "names", "S": "names"}.get(values.dtype.kind, "numbers" if values.dtype.kind in "fiub" else "others")
+
+
+def _joined(name: str, train: list[_Rows], test: list[_Rows]) -> Dataset:
+    """The dataset of its parts; where none of them is there to test, a share of the rows is held out."""
+    parts = [*train, *test]
+    for part in parts:
+        if part.signature() != parts[0].signature():
+            raise InputError(
+                f"{part.where}: not like {parts[0].where} in the samples, the kind of labels or the owners"
+            )
+        labels.refuse_missing(part.where, "label", part.y)
+        if part.client is not None:
+            labels.refuse_missing(part.where, "client", part.client)
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    owned = [part.client for part in parts if part.client is not None]
+    is_test = np.repeat(np.arange(len(parts)) >= len(train), [len(part.y) for part in parts]) if test else None
+    return assemble(name, x, y, np.concatenate(owned) if owned else None, is_test, parts[0].tokens)
 
 
 def _from_npz(path: Path) -> Dataset:
@@ -89,69 +162,72 @@ def _from_npz(path: Path) -> Dataset:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:  # NumPy, zip and zlib each have their own
         raise InputError(f"{path}: not a readable .npz file ({first_line(error)})") from None
-    if not {"x", "y"} <= arrays.keys():
-        raise InputError(f"{path}: must hold x and y (and optionally client), it has {', '.join(arrays) or 'nothing'}")
-    return assemble(str(path), arrays["x"], arrays["y"], arrays.get("client"))
+    valid = [name + part for part in ("", "_test") for name in ARRAYS]
+    foreign = [name for name in arrays if name not in valid]
+    if foreign or "y" not in arrays or ("x" in arrays) == ("tokens" in arrays):
+        raise InputError(
+            f"{path}: must hold x (or tokens) and y, and may hold client, all also with _test behind their names; it "
+            f"has {', '.join(map(ascii, arrays)) or 'nothing'}"
+        )
+    split = any(name.endswith("_test") for name in arrays)
+    return _joined(str(path), [_npz_part(path, arrays, "")], [_npz_part(path, arrays, "_test")] if split else [])
+
+
+def _npz_part(path: Path, arrays: dict[str, np.ndarray], part: str) -> _Rows:
+    """The arrays whose names end in `part`, which must be those of the training part again."""
+    names = [name for name in ARRAYS if name in arrays]
+    found = {name: arrays[name + part] for name in names if name + part in arrays}
+    if len(found) < len(names):
+        missing = next(name for name in names if name not in found)
+        raise InputError(f"{path}: has a test part, but no {missing}{part}")
+    if any(value.ndim == 0 for value in found.values()):
+        raise InputError(f"{path}: its arrays must have a sample axis")
+    where = f"{path} ({', '.join(name + part for name in names)})" if part else str(path)
+    return _Rows(where, found[names[0]], found["y"], found.get("client"), "tokens" in found)
 
 
 def _from_tables(path: Path, train: list[Path], test: list[Path], label: str, client: str) -> Dataset:
-    parts = [_table_columns(file, label, client) for file in (*train, *test)]
-    if len({part[0].shape[1:] for part in parts}) > 1 or len({part[2] is None for part in parts}) > 1:
-        raise InputError(f"{path}: its files have different columns")
-    x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    found = [part[2] for part in parts if part[2] is not None]
-    owners = np.concatenate(found) if found else None
-    rows = [len(part[1]) for part in parts]
-    is_test = np.repeat(np.arange(len(parts)) >= len(train), rows) if test else None
-    return assemble(str(path), x, y, owners, is_test)
+    read = [[_table_rows(file, label, client) for file in files] for files in (train, test)]
+    return _joined(str(path), *read)
 
 
-def _table_columns(file: Path, label: str, client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Samples, labels and owners of one file."""
-    table = tables.read_table(file)
+def _table_rows(file: Path, label: str, client: str) -> _Rows:
+    """The rows of one file."""
+    table = tables.read_table(file, (label, client))
     names = table.column_names
     tables.pick(file, names, (label,), "label")
-    if table.num_rows == 0 or table[label].null_count or (client in names and table[client].null_count):
-        raise InputError(f"{file}: no rows, or rows without {label} or {client}")
-    y = table[label].to_numpy()
-    owners = table[client].to_numpy() if client in names else None
+    if table.num_rows == 0:
+        raise InputError(f"{file}: no rows")
+    y = tables.names_column(file, table, label)
+    owners = tables.names_column(file, table, client) if client in names else None
     images = [name for name in tables.IMAGE_COLUMNS if name in names]
     if images:
         encoded = list(tables.encoded_images(file, images[0]))
-        return (
-            decode(encoded, len(encoded), shape_of(*encoded[0])),
-            _plain(y),
-            None if owners is None else _plain(owners),
-        )
+        return _Rows(str(file), decode(encoded, len(encoded), shape_of(*encoded[0])), y, owners)
     rest = table.drop_columns([name for name in (label, client) if name in names])
-    return tables.features(file, rest), _plain(y), None if owners is None else _plain(owners)
+    x = tables.features(file, rest)
+    return _Rows(str(file), x, y, owners, np.issubdtype(x.dtype, np.integer))
 
 
-def _plain(column: np.ndarray) -> np.ndarray:
-    """Text comes out of a table as objects; as fixed-width text it can be sorted and compared."""
-    return column.astype(str) if column.dtype == object else column
-
-
-def _from_images(path: Path) -> Dataset:
-    tree = Tree(path)
-    name = path.resolve().name
-    entry = f"own-{name}"  # never mistaken for a named dataset
-    if (known := cache.find(entry, tree.fingerprint)) is not None:
-        return known
-    files = [file for file in tree.names if file.lower().endswith(SUFFIXES)]
+def _from_images(folder: Folder) -> Dataset:
+    files = [file for file in folder.names if file.lower().endswith(SUFFIXES)]
     if not files:
-        raise InputError(f"--dataset {path}: holds no images and no train*.parquet")
+        raise InputError(f"--dataset {folder.path}: holds no images and no train*.parquet")
     parts = [file.split("/")[:-1] for file in files]
     is_test = None
     tops = {part[0] for part in parts if part}
     if "train" in tops and tops <= {"train", *tables.TEST_SPLITS}:
-        is_test = np.array([part[0] != "train" for part in parts])
+        is_test = np.array([bool(part) and part[0] != "train" for part in parts])
         parts = [part[1:] for part in parts]
     depths = {len(part) for part in parts}
     if depths not in ({1}, {2}):
-        raise InputError(f"--dataset {path}: images must all be in <class>/ or all in <client>/<class>/ folders")
+        raise InputError(f"--dataset {folder.path}: images must all be in <class>/ or all in <client>/<class>/ folders")
     client = np.array([part[0] for part in parts]) if depths == {2} else None
-    shape = shape_of(tree.where(files[0]), tree.read(files[0]))
-    x = decode(((tree.where(file), tree.read(file)) for file in files), len(files), shape)
+    name = folder.path.resolve().name
+    entry, key = f"own-{name}", folder.fingerprint(files)  # never mistaken for a named dataset
+    if (known := cache.find(entry, key)) is not None:
+        return known
+    shape = shape_of(folder.where(files[0]), folder.read(files[0]))
+    x = decode(((folder.where(file), folder.read(file)) for file in files), len(files), shape)
     dataset = assemble(name, x, np.array([part[-1] for part in parts]), client, is_test)
-    return cache.store(entry, tree.fingerprint, dataset)
+    return cache.store(entry, key, dataset)

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,22 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
         if vars(scheme)["variant"] != variant and vars(scheme)[key] != vars(usual)[key]:
             raise InputError(f"--param {key}: only variant={variant} has it; give --param variant={variant} as well")
     rng = np.random.default_rng([seed, zlib.crc32(b"partition")])
-    partition = scheme(_column(name, scheme, dataset), dataset.train_count, clients, rng)
+    column = _column(name, scheme, dataset)
+    most = len(dataset.y) // 2
+    require(clients <= most, "--clients", clients, f"at most {most:,}: each needs a sample to train and one to test")
+    partition = scheme(column, dataset.train_count, clients, rng)
+    if scheme.reads == "owners":
+        partition = replace(partition, client_names=dataset.client_names[:clients])
     check(partition, dataset)
     return partition
+
+
+def default_for(dataset: Dataset) -> str:
+    """The partition of own data that nobody has named one for: their owners', or where they have none an even one.
+
+    Never one that changes what clients see, as `rotations` does: that is for trying methods out on known data.
+    """
+    return "iid" if dataset.client is None else "natural"
 
 
 def _column(name: str, scheme: Scheme, dataset: Dataset) -> np.ndarray:
@@ -94,8 +108,9 @@ def check(partition: Partition, dataset: Dataset) -> None:
     for part, lists in (("training", partition.train), ("test", partition.test)):
         empty = [i for i, rows in enumerate(lists) if len(rows) == 0]
         if empty:
+            client = partition.client_name(empty[0])
             raise InputError(
-                f"--clients: got {len(lists)}, but client {empty[0]} has no {part} sample in this partition of "
+                f"--clients: got {len(lists)}, but client {client} has no {part} sample in this partition of "
                 f"{dataset.name}; take fewer clients or other partition parameters"
             )
     rows = np.concatenate([*partition.train, *partition.test])

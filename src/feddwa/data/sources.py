@@ -22,6 +22,8 @@ DATASETS: dict[str, str] = {
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise InputError(f"--data-dir: no folder {data_dir}")
     if name == "digits":
         return digits()
     if name in SOURCES:

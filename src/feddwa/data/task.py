@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,10 @@ class Task:
         """The number of clients, N."""
         return len(self.partition.train)
 
+    def client_name(self, client: int) -> str:
+        """The name of a client, its number where it has none."""
+        return self.partition.client_name(client)
+
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""
         kept = self.dataset.kept
@@ -56,11 +60,12 @@ def _add(digest: Any, *arrays: np.ndarray | None) -> Any:
     return digest
 
 
-def from_arrays(clients: Iterable[Sequence[Any]]) -> Task:
-    """Own arrays as a task: one client per entry, in order."""
+def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) -> Task:
+    """Own arrays as a task: one client per entry, in order; the keys of a mapping are the clients' names."""
     train, test = [], []
-    for number, entry in enumerate(clients):
-        own = _with_test(_arrays(f"clients[{number}]", entry))
+    names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
+    for number, entry in enumerate(clients.values() if isinstance(clients, Mapping) else clients):
+        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry))
         train.append(own[:2])
         test.append(own[2:])
     require(len(train) > 0, "clients", len(train), "a list with at least one (x, y)")
@@ -69,7 +74,7 @@ def from_arrays(clients: Iterable[Sequence[Any]]) -> Task:
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
     dataset = Dataset("own", x, y, sum(sizes[: len(train)]), classes)
-    return Task(dataset, Partition(rows[: len(train)], rows[len(train) :]))
+    return Task(dataset, Partition(rows[: len(train)], rows[len(train) :], client_names=names))
 
 
 def _arrays(client: str, entry: Sequence[Any]) -> list[np.ndarray]:

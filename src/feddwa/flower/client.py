@@ -49,7 +49,6 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Values], RecordDict]) -> Message:
     try:
         config = from_run_config(context.run_config).resolved()
-        assert isinstance(config, FlowerConfig)
         return Message(work(config, tuple(sorted(context.node_config.items()))), reply_to=message)
     except Exception as error:  # whatever it is, a node must not tell more than its kind
         log(ERROR, "feddwa: %s", error, exc_info=error)

@@ -18,8 +18,10 @@ import torch
 from safetensors.torch import load_file
 
 from feddwa import runs
-from feddwa.build import load_task, make_network
+from feddwa.build import in_words, load_task, make_network, settled
 from feddwa.data import sources
+from feddwa.data.describe import describe, to_json
+from feddwa.data.task import Task
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 from feddwa.experiment import Observer, Result
@@ -50,9 +52,11 @@ def federate(
     task = load_task(dataclasses.replace(config, out=None))
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
-    config = dataclasses.replace(
-        config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()), dataset=_absolute(config.dataset)
-    )
+    if config.partition is None:
+        config = settled(config, task.dataset)
+        tell(in_words(config, task))
+    config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
+    _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
     summary, lines = runs.read_summary(path), runs.read_lines(path / runs.METRICS)
@@ -61,9 +65,11 @@ def federate(
     return Result(summary, lines, runs.read_weights(path), models, {}, task.partition, str(path))
 
 
-def _absolute(dataset: str) -> str:
-    """Processes of a federation start elsewhere."""
-    return dataset if dataset in sources.DATASETS else str(Path(dataset).resolve())
+def _describe(path: Path, task: Task) -> None:
+    """Write who has what, under which name: here the data are shared, where nodes bring their own nobody knows it."""
+    path.mkdir(parents=True, exist_ok=True)
+    content = to_json(describe(task.dataset, task.partition))
+    runs.write_whole(path / runs.PARTITION, json.dumps(content) + "\n")
 
 
 def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) -> None:
@@ -74,7 +80,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
     if config.dataset not in sources.DATASETS:
         settings["dataset"] = config.dataset
     if config.data_dir is not None:
-        settings["data-dir"] = str(Path(config.data_dir).resolve())
+        settings["data-dir"] = config.data_dir
     try:
         keys = path / KEYS if (path / KEYS).exists() else None
         with _terminable(), LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation:

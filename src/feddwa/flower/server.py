@@ -35,12 +35,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run."""
     config = from_run_config(context.run_config).resolved()
-    assert isinstance(config, FlowerConfig)
     run(grid, config, simulated=isinstance(grid, InMemoryGrid))
 
 
 def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     """All rounds that are left, each written as it ends; the summary."""
+    if config.partition is None:
+        raise InputError("run config partition: must be given where dataset is a path, as only the nodes have the data")
     coordinator = Coordinator(grid, config, simulated)
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
     _wait_for_predecessor(path)  # it may yet write a round

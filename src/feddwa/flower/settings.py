@@ -31,6 +31,11 @@ class FlowerConfig(RunConfig):
     evaluate_absent: bool = True
     """Whether clients that take no part in a round are asked how good their models are."""
 
+    @property
+    def usual_partition(self) -> str | None:
+        """That of a named dataset; nodes that bring their own data hold one client for every owner."""
+        return "natural" if self.dataset == OWN else super().usual_partition
+
     def _check(self) -> None:
         super()._check()
         require(not self.fault, "--fault", self.fault, "left to the simulator: `feddwa run --fault`")

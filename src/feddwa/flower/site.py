@@ -14,6 +14,7 @@ A run names algorithms, datasets and numbers; paths come from the node's own con
 import dataclasses
 import functools
 import hashlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,8 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
         return Site(task, -1, task.clients)
     if "partition-id" not in values or "num-partitions" not in values:
         raise Refusal("node config: must have data, or partition-id and num-partitions")
-    if config.dataset not in sources.DATASETS and config.dataset != values.get("dataset"):
+    allowed = os.path.abspath(str(values["dataset"])) if "dataset" in values else None
+    if config.dataset not in sources.DATASETS and os.path.abspath(config.dataset) != allowed:
         raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
     task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir"), out=None))
     place, parts = int(values["partition-id"]), int(values["num-partitions"])
@@ -106,4 +108,8 @@ def place(data: FederatedData, numbers: Tensor, rows: Tensor, clients: int) -> F
         sizes = split.sizes.new_zeros(clients)
         sizes[rows] = split.sizes[numbers]
         splits[name] = Split(index, sizes)
-    return dataclasses.replace(data, splits=splits)
+    names = [str(row) for row in range(clients)]
+    if data.client_names:
+        for number, row in zip(numbers.tolist(), rows.tolist(), strict=True):
+            names[row] = data.client_names[number]
+    return dataclasses.replace(data, splits=splits, client_names=tuple(names))

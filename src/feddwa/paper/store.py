@@ -59,7 +59,9 @@ _ALWAYS = ("algorithm", "dataset", "model", "partition", "clients", "rounds", "b
 
 
 def _defaults(config: RunConfig) -> set[str]:
-    kinds = {config.algorithm: ALGORITHMS[config.algorithm], config.partition: PARTITIONS[config.partition]}
+    partition = config.partition or config.usual_partition
+    assert partition is not None  # results are of named datasets
+    kinds = {config.algorithm: ALGORITHMS[config.algorithm], partition: PARTITIONS[partition]}
     return {f"{owner}.{key}={usual}" for owner, kind in kinds.items() for key, (_, usual) in fields_of(kind).items()}
 
 

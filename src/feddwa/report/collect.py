@@ -90,6 +90,7 @@ def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
 def _partition(partition: Description) -> dict[str, Any]:
     degrees = None if partition.turns is None else (90 * partition.turns % 360).tolist()
     return {
+        "names": [partition.client_name(client) for client in range(len(partition.counts))],
         "classes": list(partition.class_names),
         "counts": partition.counts.tolist(),
         "train": partition.train_sizes.tolist(),

@@ -65,7 +65,8 @@ def weights(methods: Sequence[Method], path: str | Path) -> None:
         run = method.runs[0]
         early = EARLY if method is best else ()
         chosen = [each for place, each in enumerate(run.weights, 1) if each.round in early or place == len(run.weights)]
-        panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort) for each in chosen]
+        names = () if run.partition is None else run.partition.client_names
+        panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort, names) for each in chosen]
     if not panels:
         raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")
     draw_weights(panels, path, _description(methods).groups)
@@ -94,7 +95,7 @@ def similarity(methods: Sequence[Method], path: str | Path) -> None:
             image = axis.imshow(shown, cmap="cividis", vmin=0, vmax=max(float(matrix[pairs].max()), 1e-9))
             axis.set(title=title, xlabel="client")
             axis.grid(visible=False)
-            _number(axis, order)
+            _name(axis, order, description)
             figure.colorbar(image, ax=axis, shrink=0.85)
         figure.axes[0].set_ylabel("client")
         figure.suptitle(f"rank correlation of the two over all pairs: {_spearman(alike[pairs], listen[pairs])}")
@@ -118,7 +119,7 @@ def likeness(description: Description) -> np.ndarray:
 def partition(methods: Sequence[Method], path: str | Path) -> None:
     """Who has which data."""
     config = methods[0].runs[0].config
-    draw(_description(methods), path, f"{config.dataset}, {config.partition}, {config.clients} clients")
+    draw(_description(methods), path, f"{Path(config.dataset).name}, {config.partition}, {config.clients} clients")
 
 
 def gain(methods: Sequence[Method], path: str | Path) -> None:
@@ -217,11 +218,12 @@ def _spread(values: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def _number(axis: Any, order: np.ndarray) -> None:
-    """Some clients' numbers along both sides of a map."""
+def _name(axis: Any, order: np.ndarray, description: Description) -> None:
+    """Some clients' names, or numbers, along both sides of a map."""
     places = np.arange(0, len(order), max(1, len(order) // 5))
-    axis.set_xticks(places, order[places])
-    axis.set_yticks(places, order[places])
+    names = [description.client_name(client) for client in order[places]]
+    axis.set_xticks(places, names, rotation=90 if description.client_names else 0, parse_math=False)
+    axis.set_yticks(places, names, parse_math=False)
 
 
 def _symlog(points: Sequence[tuple[float, float]]) -> dict[str, float]:

@@ -43,7 +43,7 @@ def write_report(records: Sequence[Record], path: str | Path) -> int:
 def page(methods: Sequence[Method]) -> str:
     """The page as text."""
     config = methods[0].runs[0].config
-    setting = f"{config.dataset}, {config.partition}, {config.clients} clients"
+    setting = f"{Path(config.dataset).name}, {config.partition}, {config.clients} clients"
     numbers = {**collect(methods), "lead": methods.index(facts.lead(methods))}
     payload = json.dumps(numbers, separators=(",", ":"), allow_nan=False).encode()
     return Template(_file("report.html")).substitute(
@@ -71,10 +71,10 @@ def page(methods: Sequence[Method]) -> str:
 def command(config: RunConfig) -> str:
     """The command line that makes a run again: every option that is not the default."""
     named = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition")}
-    usual = RunConfig(**named).resolved()
+    usual, first = RunConfig(**named).resolved(), RunConfig(partition=config.usual_partition)
     words = ["feddwa", "run", "--algorithm", config.algorithm]
     for name in RunConfig.__dataclass_fields__:
-        value, default = getattr(config, name), getattr(RunConfig() if name in named else usual, name)
+        value, default = getattr(config, name), getattr(first if name in named else usual, name)
         if name not in ("algorithm", "param", "out", "tensorboard") and value != default:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += [word for entry in config.param if entry not in usual.param for word in ("--param", entry)]

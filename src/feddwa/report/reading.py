@@ -95,8 +95,9 @@ class Record:
     @cached_property
     def findings(self) -> list[Finding]:
         """What went wrong, the most serious first."""
-        counts = None if self.partition is None else self.partition.test_counts
-        return went_wrong(self.lines, counts, self.finished)
+        if self.partition is None:
+            return went_wrong(self.lines, finished=self.finished)
+        return went_wrong(self.lines, self.partition.test_counts, self.finished, self.partition.client_name)
 
     @property
     def sound(self) -> bool:

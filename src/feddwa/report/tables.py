@@ -26,6 +26,7 @@ def show_results(
         for finding in found.get(name, ()):
             show_finding(console, finding, name)
     first = next(iter(results.values())).summary
+    first = {**first, "dataset": Path(first["dataset"]).name}
     table = Table(title="{dataset}, {partition}, {clients} clients, {rounds} rounds, seed {seed}".format(**first))
     for column in FIELDS:
         table.add_column(column, justify="left" if column == "algorithm" else "right")
@@ -110,4 +111,5 @@ def _panels(name: str, result: Result, early: bool) -> list[Panel]:
     """The weights of the last round, and of some before it."""
     rounds = [number for number in SHOWN_ROUNDS if early and number < len(result.weights)] + [len(result.weights)]
     chosen = ((number, *result.weights[number - 1]) for number in rounds)
-    return [Panel(f"{name}, round {number}", weights, cohort) for number, cohort, weights in chosen]
+    names = result.partition.client_names
+    return [Panel(f"{name}, round {number}", weights, cohort, names) for number, cohort, weights in chosen]

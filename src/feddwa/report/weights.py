@@ -17,6 +17,14 @@ class Panel(NamedTuple):
     title: str
     weights: np.ndarray  # (m, m), row i = who client i listens to
     cohort: np.ndarray  # (m,) the clients' numbers
+    client_names: tuple[str, ...] = ()  # of all N clients, where the data name them
+
+    def client_at(self, place: float) -> str:
+        """What the client at a place on an axis is called, "" beside the clients."""
+        if not 0 <= place < len(self.cohort):
+            return ""
+        client = int(self.cohort[int(place)])
+        return self.client_names[client] if self.client_names else str(client)
 
 
 def draw_weights(
@@ -39,7 +47,9 @@ def draw_weights(
         axis.set_title(panel.title, fontsize=10)
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_locator(MaxNLocator(5, integer=True))
-            side.set_major_formatter(partial(_client, panel.cohort))
+            side.set_major_formatter(partial(_tick, panel))
+        if panel.client_names:
+            axis.tick_params(axis="x", rotation=90)
         for border in _borders(panel.cohort, groups):
             axis.axhline(border, color="white", linewidth=0.8)
             axis.axvline(border, color="white", linewidth=0.8)
@@ -51,9 +61,9 @@ def draw_weights(
     figure.savefig(path, dpi=150)
 
 
-def _client(cohort: np.ndarray, place: float, _: int | None = None) -> str:
-    """The number of the client at a place on an axis."""
-    return str(cohort[int(place)]) if 0 <= place < len(cohort) else ""
+def _tick(panel: Panel, place: float, _: object = None) -> str:
+    """A name for an axis; a dollar sign in it does not begin a formula."""
+    return panel.client_at(place).replace("$", r"\$")
 
 
 def _borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
@@ -70,5 +80,7 @@ def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> T
     shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
     level = np.ceil(panel.weights / max(panel.weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
     level = level.clip(0, len(shades) - 1)  # FedAMP's weights may be negative
-    lines = zip(panel.cohort, level, strict=True)
-    return Text("\n".join(f"{client:5d} " + "".join(shades[cell] * 2 for cell in row) for client, row in lines))
+    names = [panel.client_at(place) for place in range(len(level))]
+    width = max(5, *map(len, names))
+    lines = zip(names, level, strict=True)
+    return Text("\n".join(f"{name:>{width}} " + "".join(shades[cell] * 2 for cell in row) for name, row in lines))

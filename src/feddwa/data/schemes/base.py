@@ -21,6 +21,11 @@ class Partition:
     groups: np.ndarray | None = None  # (N,) true hidden group of each client, where the setting has groups
     turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
+    client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+
+    def client_name(self, client: int) -> str:
+        """The name of a client, its number where it has none."""
+        return self.client_names[client] if self.client_names else str(client)
 
 
 class Scheme(Protocol):

@@ -114,11 +114,26 @@ function flops(value) {
 
 const time = (value) => (value < 120 ? `${Number(value.toPrecision(3))} s` : `${Number((value / 60).toPrecision(3))} min`);
 
-// A client in words: its number, its true group, how its images are turned.
+// What a client is called: its name in the data, or its number.
+function nameOfClient(client, partition) {
+  return partition ? partition.names[client] : String(client);
+}
+
+// A client in words: its name, its true group, how its images are turned.
 function clientName(client, partition) {
-  if (!partition || !partition.groups) return `client ${client}`;
+  const name = `client ${nameOfClient(client, partition)}`;
+  if (!partition || !partition.groups) return name;
   const turn = partition.degrees ? `, images turned by ${partition.degrees[client]}°` : "";
-  return `client ${client} (group ${partition.groups[client] + 1}${turn})`;
+  return `${name} (group ${partition.groups[client] + 1}${turn})`;
+}
+
+// The labels of an axis whose categories are clients' numbers, and the room that the longest of them takes beside it.
+function clientLabels(partition) {
+  const longest = partition ? Math.max(...partition.names.map((name) => name.length)) : 0;
+  return {
+    label: { formatter: (value) => nameOfClient(Number(value), partition), width: 110, overflow: "truncate" },
+    room: Math.min(110, Math.max(0, 6 * (longest - 3))),
+  };
 }
 
 function theme(name) {

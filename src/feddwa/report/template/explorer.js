@@ -11,7 +11,7 @@ function explorer() {
   const present = main.frames.at(-1).cohort;
   let run = main, frame = main.frames.length - 1, client = present ? present[0] : 0, timer = null, order = [], weights = new Map();
   fill($("run"), withWeights.map((each) => [data.runs.indexOf(each), nameOf(each)]), data.runs.indexOf(main));
-  fill($("client"), [...Array(data.clients).keys()].map((each) => [each, `${each}`]), client);
+  fill($("client"), [...Array(data.clients).keys()].map((each) => [each, nameOfClient(each, partition())]), client);
 
   choose();
   const views = [draw("map-chart", map), draw("graph-chart", graph), draw("flow-chart", flow)];
@@ -36,7 +36,7 @@ function explorer() {
   // Another run: other orders, other rounds.
   function choose() {
     const count = new Set(run.clusters).size;
-    const ways = [["number", "client number"], ["cluster", `discovered cluster (${count})`]];
+    const ways = [["number", "client"], ["cluster", `discovered cluster (${count})`]];
     if (groups()) ways.unshift(["group", `true group (${new Set(groups()).size})`]);
     const kept = ways.some(([way]) => way === $("order").value) ? $("order").value : ways[0][0];
     fill($("order"), ways, kept);
@@ -123,21 +123,22 @@ function explorer() {
           itemStyle: weight < 0 ? { color: style("--bad") } : {} });
       });
     });
+    const { label, room } = clientLabels(partition());
     const side = {
       type: "category", axisLine: { show: false }, splitLine: { show: false },
-      axisLabel: { fontSize: 11, interval: order.length > 24 ? Math.ceil(order.length / 12) - 1 : "auto", color: (value) => (Number(value) === client ? style("--bad") : style("--soft")) },
+      axisLabel: { ...label, fontSize: 11, interval: order.length > 24 ? Math.ceil(order.length / 12) - 1 : "auto", color: (value) => (Number(value) === client ? style("--bad") : style("--soft")) },
     };
     const gap = borders(), cuts = order.map((_, i) => i).filter(gap);
     return {
-      grid: { left: 52, right: 12, top: 12, bottom: 84 },
-      xAxis: axis({ ...side, data: order.map(String), name: "whose model (column)", ...below, nameGap: 26 }),
-      yAxis: axis({ ...side, data: order.map(String).reverse(), name: "whose new model (row)", nameLocation: "middle", nameGap: 34 }),
+      grid: { left: 52 + room, right: 12, top: 12, bottom: 84 + room },
+      xAxis: axis({ ...side, axisLabel: { ...side.axisLabel, rotate: room ? 90 : 0 }, data: order.map(String), name: "whose model (column)", ...below, nameGap: 26 + room }),
+      yAxis: axis({ ...side, data: order.map(String).reverse(), name: "whose new model (row)", nameLocation: "middle", nameGap: 34 + room }),
       visualMap: {
         min: 0, max: 1, dimension: 2, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, calculable: false,
         text: ["100 %", "weight 0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() }, hoverLink: false,
       },
       tooltip: tooltip({
-        formatter: ({ value }) => tip(`new model of client ${order[last - value[1]]}`, [["", `from client ${order[value[0]]}`, percent(100 * value[3])]]),
+        formatter: ({ value }) => tip(`new model of client ${nameOfClient(order[last - value[1]], partition())}`, [["", `from client ${nameOfClient(order[value[0]], partition())}`, percent(100 * value[3])]]),
       }),
       series: [
         { type: "heatmap", data: cells, emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 1 } } },
@@ -159,7 +160,7 @@ function explorer() {
       return {
         name: String(each), x: Math.cos(angle), y: Math.sin(angle), symbolSize: size,
         itemStyle: { color: groupHue(paint[each]), opacity: away ? 0.25 : 1, borderColor: each === client ? style("--bad") : style("--paper"), borderWidth: each === client ? 3 : 1 },
-        label: { show: n <= 60, color: style("--ink"), fontSize: 11, align: "center", verticalAlign: "middle",
+        label: { show: n <= 60, formatter: () => nameOfClient(each, partition()), color: style("--ink"), fontSize: 11, align: "center", verticalAlign: "middle",
           position: [size / 2 + Math.cos(angle) * (size / 2 + 11), size / 2 + Math.sin(angle) * (size / 2 + 11)] },
       };
     });
@@ -179,7 +180,7 @@ function explorer() {
       tooltip: tooltip({
         formatter: ({ dataType, data: item }) => dataType === "node"
           ? tip(clientName(item.name, partition()), [["", "keeps of its own model", percent(100 * strength(Number(item.name), Number(item.name)))]])
-          : tip(`client ${item.target} takes from client ${item.source}`, [["", "weight", percent(100 * item.value)]]),
+          : tip(`client ${nameOfClient(item.target, partition())} takes from client ${nameOfClient(item.source, partition())}`, [["", "weight", percent(100 * item.value)]]),
       }),
       series: [{ type: "graph", layout: "none", left: 34, right: 34, top: 34, bottom: 34, data: nodes, links, roam: false,
         emphasis: { focus: "adjacency" }, labelLayout: { hideOverlap: false } }],
@@ -214,7 +215,7 @@ function explorer() {
     const partners = row ? [...row].sort((one, two) => two[1] - one[1]).filter(([, weight]) => Math.abs(weight) >= 0.0005) : [];
     const lines = partners.slice(0, 8).map(([who, weight]) => {
       const item = document.createElement("li"), name = document.createElement("span"), bar = document.createElement("div"), value = document.createElement("span");
-      name.textContent = who === client ? "itself" : `client ${who}`;
+      name.textContent = who === client ? "itself" : `client ${nameOfClient(who, partition())}`;
       const inner = document.createElement("i");
       inner.style.width = `${Math.max(0, Math.min(100, 100 * weight))}%`;
       if (groups() && who !== client) inner.style.background = groups()[who] === groups()[client] ? style("--accent") : style("--bad");

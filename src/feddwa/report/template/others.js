@@ -18,9 +18,10 @@ function gain() {
     $("gain-note").textContent =
       `Accuracy after the last round, compared with the same client training alone. With ${nameOf(run)}, ${better} of ${run.gain.length} clients gained, ` +
       `${worse} lost and ${run.gain.length - better - worse} stayed level. A client with few test samples moves in big steps.`;
+    const { label, room } = clientLabels(partition);
     return {
-      grid: { left: 52, right: 18, top: 30, bottom: 46 },
-      xAxis: axis({ type: "category", data: order.map(String), name: "client, from the one that gained most", ...below }),
+      grid: { left: 52, right: 18, top: 30, bottom: 46 + room },
+      xAxis: axis({ type: "category", data: order.map(String), axisLabel: { ...label, rotate: room ? 90 : 0 }, name: "client, from the one that gained most", ...below, nameGap: 28 + room }),
       yAxis: axis({ type: "value", name: "points over Local", nameTextStyle: { align: "left", color: style("--soft") } }),
       tooltip: tooltip({ trigger: "axis", axisPointer: { type: "shadow" }, formatter: ([point]) => {
         const client = Number(point.name), local = run.accuracy[client].at(-1) - run.gain[client];
@@ -49,10 +50,11 @@ function partitions() {
     const last = order.length - 1;
     const cells = order.flatMap((client, i) => part.counts[client].map((count, x) => [x, last - i, count]));
     const cuts = part.groups ? order.map((_, i) => i).filter((i) => i > 0 && part.groups[order[i]] !== part.groups[order[i - 1]]) : [];
+    const { label, room } = clientLabels(part);
     return {
-      grid: { left: 52, right: 12, top: 12, bottom: 96 },
+      grid: { left: 52 + room, right: 12, top: 12, bottom: 96 },
       xAxis: axis({ type: "category", data: part.classes, name: "class", ...below, splitLine: { show: false } }),
-      yAxis: axis({ type: "category", data: order.map(String).reverse(), name: "client", nameLocation: "middle", nameGap: 34, splitLine: { show: false } }),
+      yAxis: axis({ type: "category", data: order.map(String).reverse(), axisLabel: label, name: "client", nameLocation: "middle", nameGap: 34 + room, splitLine: { show: false } }),
       visualMap: { min: 0, max: most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 140, itemWidth: 10, calculable: false, hoverLink: false,
         text: [`${most} samples`, "0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() } },
       tooltip: tooltip({ formatter: ({ value }) => {

@@ -1,0 +1,87 @@
+"""Labels and owners as they stand in files, made into numbers with names."""
+
+import re
+
+import numpy as np
+
+from feddwa.errors import InputError
+
+# What pandas, R and spreadsheets write for a value that is not there.
+MISSING = ("", "#N/A", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # as Python prints a 64-bit integer; "01" is a name, not the number 1
+_REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+
+
+def from_text(column: np.ndarray) -> np.ndarray:
+    """A column of text (n,) as integers or real numbers where all of it is written so, else as it is.
+
+    Among numbers, a word for a missing value becomes NaN; among names it is a name, "NA" for one that of Namibia.
+    """
+    values, place = np.unique(np.char.strip(column), return_inverse=True)
+    known = [value for value in values.tolist() if value not in MISSING]
+    if known and len(known) == len(values) and all(map(_WHOLE.fullmatch, known)):
+        return values.astype(np.int64)[place]
+    if known and all(map(_REAL.fullmatch, known)):
+        numbers = [np.nan if value in MISSING else float(value) for value in values.tolist()]
+        return np.array(numbers)[place]
+    return values[place]
+
+
+def numbered(where: str, what: str, values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Names (n,) as numbers 0..k-1 (n,) int64, and the k names in their order; `what` ("label") stands in errors.
+
+    Whole numbers are in the order of their size, whatever type they have: 1.0 and 1 are both named "1".
+    """
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    refuse_missing(where, what, values)
+    if values.dtype.kind == "f" and is_whole(values):
+        values = values.astype(np.int64)
+    found, numbers = np.unique(values, return_inverse=True)
+    names = tuple(str(value) for value in found.tolist())
+    strange = [name for name in names if not name.isprintable()]
+    if strange:
+        raise InputError(
+            f"{where}: {what} {strange[0][:40]!r} has characters that cannot be printed; name it otherwise"
+        )
+    return numbers.astype(np.int64), names
+
+
+def targets(where: str, y: np.ndarray) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Targets (n, ...), their number of classes and the classes' names.
+
+    One whole number or name for each sample is a class, whole real numbers among them (0.0, 1.0: what pandas writes
+    where a column has had gaps). Other real numbers stay what they are, with 0 classes. Rows of whole numbers are
+    tokens, with as many classes as the largest has.
+    """
+    if y.dtype.kind == "f" and (y.ndim > 1 or not is_whole(y[np.isfinite(y)])):
+        if not np.isfinite(y).all():
+            raise InputError(f"{where}: targets have missing or infinite values")
+        return y.astype(np.float32), 0, ()
+    if y.ndim > 1:
+        if y.dtype.kind not in "iub" or y.size == 0 or y.min() < 0:
+            raise InputError(
+                f"{where}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers from 0"
+            )
+        return y.astype(np.int64), int(y.max()) + 1, ()
+    labels, names = numbered(where, "label", y)
+    return labels, len(names), names
+
+
+def is_whole(values: np.ndarray) -> bool:
+    """Whether all numbers are whole, and small enough for a float to tell them apart."""
+    values = values.astype(np.float64)
+    return bool((np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < 2**53)).all())
+
+
+def refuse_missing(where: str, what: str, values: np.ndarray) -> None:
+    """Raise where a value is empty text or no finite number, and say in which row, counted from 1."""
+    if values.size == 0 or values.dtype.kind not in "fUS":
+        return
+    missing = ~np.isfinite(values) if values.dtype.kind == "f" else np.char.str_len(np.char.strip(values)) == 0
+    rows = missing.reshape(len(values), -1).any(axis=1)
+    if rows.any():
+        row = int(rows.argmax())
+        infinite = values.dtype.kind == "f" and bool(np.isinf(values[row]).any())
+        found = f"{'an infinite' if infinite else 'no'} {what}"
+        raise InputError(f"{where}: row {row + 1} has {found}; fill it in, or leave the row out")
