@@ -122,19 +122,19 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
 
 def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]:
     """Clients with too little or too uniform data."""
-    train, batch = description.train_sizes, config.batch_size or 1
+    train, batch, name = description.train_sizes, config.batch_size or 1, description.client_name
     small = np.flatnonzero(train < batch)
     if len(small):
         yield Finding(
             "warning",
-            f"{clients_in_words(small, description.client_name)} have fewer training samples than a batch of {batch} (the fewest: "
+            f"{clients_in_words(small, name)} have fewer training samples than a batch of {batch} (the fewest: "
             f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
         )
     single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
     if len(single):
         yield Finding(
             "warning",
-            f"{clients_in_words(single, description.client_name)} have samples of one class alone: they reach 100 % by always giving the "
+            f"{clients_in_words(single, name)} have samples of one class alone: they reach 100 % by always giving the "
             "same answer, and lift every mean; take other partition parameters, or report them apart",
         )
     never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
@@ -143,7 +143,7 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         share = 100 * lost / description.test_counts.sum()
         yield Finding(
             "warning",
-            f"{clients_in_words(np.flatnonzero(never.any(axis=1)), description.client_name)} are tested on classes that they have no "
+            f"{clients_in_words(np.flatnonzero(never.any(axis=1)), name)} are tested on classes that they have no "
             f"training sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
@@ -178,8 +178,8 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
     if len(alone):
         yield Finding(
             "error",
-            f"{clients_in_words(alone, description.client_name)} end an epoch with a batch of one sample, of which BatchNorm has no "
-            f"variance; take another --batch-size than {config.batch_size}",
+            f"{clients_in_words(alone, description.client_name)} end an epoch with a batch of one sample, of which "
+            f"BatchNorm has no variance; take another --batch-size than {config.batch_size}",
         )
 
 

@@ -75,7 +75,7 @@ def failure(lines: Sequence[Line]) -> str | None:
 
 
 def clients_in_words(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = str) -> str:
-    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)": how clients are named wherever something is said of them.
+    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)": how clients are named in findings.
 
     name: a client's name by its number.
     """
