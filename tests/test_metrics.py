@@ -21,7 +21,7 @@ def scores(accuracy, loss=None) -> Scores:
 
 
 def a_round(before: Scores, after: Scores, ids=(1, 3)) -> Round:
-    costs = Costs(100, 200, torch.tensor([10.0, 21.0]), {"train": 0.123456})
+    costs = Costs(100, 200, torch.tensor([10.0, 21.0]), 1234, {"train": 0.123456})
     return Round(Cohort(torch.tensor(ids), torch.tensor([7, 9]), 1), before, after, {}, costs)
 
 
@@ -44,6 +44,7 @@ def test_four_series_before_and_after():
     }
     assert (line["loss_before"], line["loss_after"]) == (2.5, 1.25)
     assert (line["bytes_down"], line["bytes_up"], line["flops"], line["participants"]) == (100, 200, 16, 2)
+    assert line["server_flops"] == 1234
     assert line["seconds"] == {"train": 0.1235}
 
 

@@ -59,6 +59,7 @@ def test_the_summary_has_the_promised_fields():
     assert (summary["bytes_down_per_client_round"], summary["bytes_up_per_client_round"]) == (size, 2 * size)
     assert 0 <= summary["accuracy"]["last"] <= summary["accuracy"]["best"] <= 100
     assert summary["flops_per_client_round"] > 1e6
+    assert summary["server_flops_per_round"] > 1e5
     assert summary["seconds"] > 0
 
 

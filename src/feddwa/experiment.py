@@ -278,11 +278,10 @@ def _lines(
 
 
 def _costs(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """Mean over the rounds of what one participating client sends, receives and computes."""
-    return {
-        f"{name}_per_client_round": round(sum(line[name] for line in lines) / len(lines))
-        for name in ("bytes_up", "bytes_down", "flops")
-    }
+    """Mean over the rounds of what one participating client sends, receives and computes, and of the server's work."""
+    names = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
+    names["server_flops_per_round"] = "server_flops"
+    return {key: round(sum(line[name] for line in lines) / len(lines)) for key, name in names.items()}
 
 
 def _device_name(device: torch.device) -> str:

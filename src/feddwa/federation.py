@@ -87,7 +87,7 @@ class Federation:
         if len(cohort):
             with costs.phase("evaluate", device):
                 after = self.client_half.trained_scores(cohort.ids, upload, memory)
-            with costs.phase("server", device):
+            with costs.phase("server", device), costs.serving():
                 self.server, info = self.server_half.advance(self.server, cohort, upload)
         self.round += 1
         with costs.phase("evaluate", device):

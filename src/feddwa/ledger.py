@@ -1,8 +1,9 @@
-"""What a round costs: bytes counted from the messages, FLOPs from the step, seconds by phase."""
+"""What a round costs: bytes counted from the messages, FLOPs from the work, seconds by phase."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,17 @@ class Costs:
     bytes_down: int = 0  # per participating client
     bytes_up: int = 0
     flops: Tensor = field(default_factory=lambda: torch.zeros(0))  # (m,) of local training, per participating client
+    server_flops: int = 0  # of the server's step: products of models, as distances and mixtures consist of
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> wall time
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Book the products of models of the enclosed work as the server's."""
+        token = _SERVING.set(self)
+        try:
+            yield
+        finally:
+            _SERVING.reset(token)
 
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
@@ -34,3 +45,16 @@ class Costs:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+_SERVING: ContextVar[Costs | None] = ContextVar("serving", default=None)  # federations in lockstep have a thread each
+
+
+def book(m: int, n: int, models: Mapping[str, Tensor]) -> None:
+    """Count m x n products of vectors that are as long as a model of the stack `models`, two FLOPs per multiply-add.
+
+    They count where a server is at work (`Costs.serving`); what clients do besides training is not counted.
+    """
+    costs = _SERVING.get()
+    if costs is not None:
+        costs.server_flops += 2 * m * n * sum(value.shape[1:].numel() for value in models.values())

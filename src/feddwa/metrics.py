@@ -45,6 +45,7 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
+        "server_flops": costs.server_flops,
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
         **_numbers(result.info),

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
+from feddwa.ledger import book
 
 # Parameters handled at a time: on a CPU (100, 4096) numbers stay in the cache, on a GPU fewer launches count.
 WIDTH = {"cpu": 4096, "cuda": 1 << 18}
@@ -52,6 +53,7 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     rows_a, rows_b = _as_rows(a), _as_rows(b)
     _check_alike(rows_a, rows_b)
     m, n = _length(rows_a), _length(rows_b)
+    book(m, n, rows_a)
     size = sum(value[0].numel() for value in rows_a.values())
     cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(rows_a.values())).device)
     norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
@@ -141,6 +143,7 @@ def agreement_weights(agreement: Tensor, power: float) -> Tensor:
 def mix(weights: Tensor, rows: Rows) -> Rows:
     """New rows sum_j weights[i, j] * rows_j: (k, *shape) from weights (k, m) and rows (m, *shape) (Eq. 8)."""
     weights = weights.double()
+    book(weights.shape[0], weights.shape[1], rows)
     return {name: _mix_one(weights.to(value.device), value) for name, value in rows.items()}
 
 

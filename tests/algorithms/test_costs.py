@@ -74,6 +74,27 @@ def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algor
     assert 2 <= (summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]) / size <= 2.02
 
 
+ONE, PAIRS = 2 * CLIENTS * 650, 2 * CLIENTS**2 * 650  # FLOPs of one mixture, and of all pairs of models
+SERVER = {
+    **dict.fromkeys(ALGORITHMS, ONE),
+    **dict.fromkeys(("feddwa", "fedamp", "clusterfl"), 2 * PAIRS),  # how alike they are, and a mixture for each
+    "feddwa_plus": 2 * PAIRS,
+    "sfl": PAIRS + ONE,
+    **dict.fromkeys(("local", "fedfomo", "l2c"), 0),  # nothing, or a relay: the clients judge and mix
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_flops_of_the_server_are_those_of_its_products(name):
+    assert second_round(ALGORITHMS[name]()).costs.server_flops == SERVER[name]
+
+
+def test_the_servers_flops_are_those_of_the_cohort():
+    """Three of seven: distances and mixtures among three; FedAMP has a message for each of the seven."""
+    for name, flops in {"feddwa": 2 * 2 * 9 * 650, "fedamp": 2 * 650 * (7 * 3 + 7 * 7), "fedavg": 2 * 3 * 650}.items():
+        assert second_round(ALGORITHMS[name](), participation=0.5).costs.server_flops == flops
+
+
 def test_flops_in_epochs_of_fedavg():
     """In gradients of the paper's convention: per-FedAvg 2 (FO), pFedMe K = 5, FedDWA 2; 80 % train with validation."""
     one = second_round(ALGORITHMS["fedavg"]()).costs.flops

@@ -33,6 +33,15 @@ def everybody(clients, round=1):
 # FedDWA
 
 
+def test_one_partner_is_local_training_but_for_ties():
+    """A client's own model is the nearest to where it is going; of equal models the smallest number's is kept."""
+    alone = federation(FedDWA(top_k=1))
+    assert difference(after(alone, 3), after(federation(Local()), 3)) < 1e-12
+    tied = federation(FedDWA(top_k=1), lr=0.0)  # all models stay equal
+    weights = tied.step().info["weights"]
+    assert weights[:, 0].tolist() == [1.0] * len(weights)
+
+
 def test_the_look_ahead_leaves_model_and_statistics_as_they_are():
     """With the same keys, a round with and without guidance gives the same local models and BatchNorm statistics."""
     ahead, current = (federation(FedDWA(guidance=g), conv_net) for g in ("ahead", "current"))

@@ -13,7 +13,10 @@ from feddwa.flower import server
 from feddwa.flower.settings import FlowerConfig
 from tests.flower.grid import LocalGrid, blocks
 
-SAME = ("round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops")
+SAME = (
+    "round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops",
+    "server_flops",
+)  # fmt: skip
 
 
 def federated(folder, parts, keys=True, node=None, **options):

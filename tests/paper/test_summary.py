@@ -281,7 +281,7 @@ def test_the_last_bit_of_a_coordinate_changes_no_figure(tmp_path):
 def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
     """From results of the paper's scale, of which some are there: twice, and from a copy in another place."""
     monkeypatch.setattr(costs, "communication", lambda dataset, method: costs.Traffic(4, 4, 8))
-    monkeypatch.setattr(costs, "flops", lambda dataset, method: costs.Work(2.0, 5e11, 1e9))
+    monkeypatch.setattr(costs, "flops", lambda dataset, method: costs.Work(2.0, 5e11, 1e9, 9e8))
     store, copy = Store(tmp_path / "results"), tmp_path / "copy"
     for seed in (0, 1):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0, 92.0 + seed])
@@ -405,6 +405,9 @@ def test_flops_are_the_papers():
     for method, counted in specs.paper_passes().items():
         printed = each.paper["cifar10", method]
         assert float(f"{counted * 5_077_376 * 50_000:.1e}") == printed
+    pairs = 20 * 20 * 1_204_874  # multiply-adds of all distances; the paper says about 1e8, and 1e11 for training
+    assert costs.flops("cifar10", "feddwa").server == 2 * pairs  # as many to mix
+    assert costs.flops("cifar10", "fedavg").server == 20 * 1_204_874
     forward = 2 * 5_077_376 * 2_500
     first_layer = 2 * 777_600 * 2_500  # the gradient of the images is not needed
     assert costs.flops("cifar10", "fedavg").client == pytest.approx(3 * forward - first_layer)
@@ -420,7 +423,7 @@ def test_the_toy_example():
 
 def test_the_tables_of_costs_name_all_methods(monkeypatch):
     monkeypatch.setattr(costs, "communication", lambda dataset, method: costs.Traffic(4, 4, 8))
-    monkeypatch.setattr(costs, "flops", lambda dataset, method: costs.Work(2.0, 5e11, 1e9))
+    monkeypatch.setattr(costs, "flops", lambda dataset, method: costs.Work(2.0, 5e11, 1e9, 9e8))
     for name in ("communication", "flops"):
         (table,) = tables_of(specs.experiment(name), Store(Path("nowhere")))
         assert [row[0] for row in table.rows] == [ALGORITHMS[method].title for method in specs.methods()]

@@ -19,7 +19,8 @@ the server knows the first two terms exactly, estimates the third, and keeps it 
 Where the paper, its code and others differ: the formula of the paper takes one full gradient step ahead, its algorithm
 box one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option
 for several guidance epochs restarts each from v_i, so that it cannot have an effect; ours follow one another. The look-
-ahead's BatchNorm statistics are thrown away, and it draws from its own key, so that K = 1 is Local.
+ahead's BatchNorm statistics are thrown away, and it draws from its own key. So K = 1 is Local where v_i is the nearest
+model to u_i. Of equally near models (equal ones, say, at a rate of zero) that of the smallest number is kept.
 """
 
 from dataclasses import dataclass

@@ -8,16 +8,19 @@ models theta_n of M others, adds its own, and
     theta_i = base + sum_n w_n (theta_n - base),   then E epochs from it, on the other 80 % of its training data
 
 The server sends what was uploaded in the previous round: the M of largest affinity P_i, a random one for each with
-probability epsilon_t = max(0, epsilon - decay t), and then P_in += raw_n for those sent. Evaluated is theta_i.
+probability epsilon_t = max(0, epsilon - decay (t - 1)) in round t = 1, 2, ..., and then P_in += raw_n for those sent.
+Evaluated is theta_i.
 
 Crosses the network: M models down, one up, 1 + M model sizes (none down in the first round), and M + 1 scores up.
 
 Where the paper, its code and others differ: the original explores with epsilon 0.3 falling by 0.05 a round, which later
 libraries drop, so that with their ties broken by number everybody first fetches the lowest ids; ours explores, and
 draws ties. If no model helps, the original returns to base and so throws the last training away; like later libraries
-we keep the own model (fallback). Only models of the previous round can be fetched; m - 1 of them if that is fewer than
-M. The original adds cluster averages to the candidates, left out as in FedDWA's description, and normalises raw before
-adding it to P. A candidate equal to base scores 0. Candidates are judged with the client's own BatchNorm statistics.
+we keep the own model (fallback). Only the m uploads of the previous round can be fetched, and min(M, m - 1) of them
+are: nobody fetches its own, and all messages of a round have the same length, so that a client outside the previous
+cohort gets one less than there are where m <= M. The original adds cluster averages to the candidates, left out as in
+FedDWA's description, and normalises raw before adding it to P. A candidate equal to base scores 0. Candidates are
+judged with the client's own BatchNorm statistics.
 """
 
 import math

@@ -7,6 +7,10 @@ Client i holds logits a_i over all clients, and a validation set. A round
     learns      with G = grad L_val(theta_i):   dL/da_ij = omega_ij (g_j - sum_k omega_ik g_k),   g_j = -<G, D_j>
                 by Adam, and mixes again with the new omega. Evaluated is this theta_i.
 
+Mixing opens a round: round t mixes and learns from the D_j that were shared in round t - 1, then trains from there. So
+the weights that round t reports are those over the updates of round t - 1, in the first round each client's own alone;
+and what is evaluated after round t is mixed as round t + 1 will mix it, from the updates of round t.
+
 Crosses the network: the server passes on every update of the previous round, one comes up: 1 + m model sizes (none down
 in the first round), besides the m ids that come with the updates and the N weights that are reported.
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from feddwa.engine.rows import Rows
+from feddwa.engine.rows import Rows, count
+from feddwa.ledger import book
 from feddwa.mixing import WIDTH
 
 
@@ -33,6 +34,7 @@ def norms(rows: Rows) -> Tensor:
 
 def dots(a: Rows, b: Rows) -> Tensor:
     """<a_i, b_i>: (m,) in float64, on the CPU."""
+    book(count(a), 1, a)
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
         x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
@@ -42,6 +44,7 @@ def dots(a: Rows, b: Rows) -> Tensor:
 
 def inner_products(a: Rows, b: Rows) -> Tensor:
     """<a_i, b_j>: (m, n) in float64, on the CPU."""
+    book(count(a), count(b), a)
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
         x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))

@@ -169,7 +169,8 @@ class Coordinator:
         costs.bytes_up = message_bytes(found.upload)
         costs.flops = found.flops
         if len(cohort):
-            self.state, info = self.half.advance(self.state, cohort, found.upload)
+            with costs.serving():
+                self.state, info = self.half.advance(self.state, cohort, found.upload)
             counted = set(found.ids.tolist())
             self.trained |= {member: cohort.round for member, rows in self.members.rows.items() if counted & set(rows)}
         return Round(cohort, found.before, found.after, info, costs)

@@ -52,6 +52,7 @@ class Work:
     passes: float  # forward passes over a client's training data
     paper: float  # the paper's convention: their multiply-adds, over all clients, without backward passes
     client: float  # FLOPs of one client's local training, forward and backward, two per multiply-add
+    server: float  # the paper's convention, again: multiply-adds of the server's step
 
 
 @functools.cache
@@ -71,7 +72,8 @@ def flops(dataset: str, method: str) -> Work:
     passes = float(_second_round(method, counted).flops.mean()) / SAMPLES
     client = float(_second_round(method, real).flops.mean()) * PAPER_SAMPLES / SAMPLES
     one_pass = real.forward_flops(*real.initial()) / 2 * PAPER_CLIENTS * PAPER_SAMPLES
-    return Work(passes, passes * one_pass, client)
+    everybody = _engine(MessageEngine, dataset, method, PAPER_CLIENTS, samples=2)
+    return Work(passes, passes * one_pass, client, _second_round(method, everybody).server_flops / 2)
 
 
 class IdleEngine(Engine):

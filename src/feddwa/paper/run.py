@@ -122,6 +122,7 @@ def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
         "bytes_down": summary["bytes_down_per_client_round"],
         "bytes_up": summary["bytes_up_per_client_round"],
         "flops": summary["flops_per_client_round"],
+        "server_flops": summary["server_flops_per_round"],
         "series": {
             "paper": [line["before"]["participants_weighted"] for line in lines[:-1]],
             "all": [line["before"]["all"] for line in lines],

@@ -238,8 +238,10 @@ def _flops(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
             theirs = ("", "", "") if paper is None else (
                 f"{paper:.1e}", f"{counted:.1f}", f"{counted * ours.paper / ours.passes:.2e}"
             )  # fmt: skip
-            rows.append((title, *theirs, f"{ours.passes:.1f}", f"{ours.paper:.2e}", f"{ours.client:.2e}"))
-    header = ("method", "paper", "its passes", "gives", "our passes", "same convention", "one client, with backward")
+            server = f"{ours.server:.1e}" if ours.server else "0"
+            rows.append((title, *theirs, f"{ours.passes:.1f}", f"{ours.paper:.2e}", server, f"{ours.client:.2e}"))
+    ours_in = ("our passes", "same convention", "on the server", "one client, with backward")
+    header = ("method", "paper", "its passes", "gives", *ours_in)
     return [Table("CIFAR-10, 20 clients, a round", header, rows)]
 
 
