@@ -9,13 +9,13 @@ import feddwa
 from feddwa import updates
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, Local
 from feddwa.engine import Cohort
-from feddwa.engine.rows import map_state, take_state, tensors
+from feddwa.engine.rows import take_state, tensors
 from feddwa.errors import InputError
 from feddwa.faults import ATTACKS, HEALTHY, SCALE, Faults
 from feddwa.federation import Federation
 from tests.algorithms.conftest import equal
 from tests.algorithms.conftest import federation as plain_federation
-from tests.conftest import SIZES, conv_net, plain_net
+from tests.conftest import SIZES, conv_net, map_state, plain_net
 
 N = len(SIZES)
 

@@ -88,7 +88,7 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     if len(pairs) == 1 or pairs[0][0].backend == "sequential":
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
-    samples = [id(engine.data.x) for engine in engines]
+    samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", program_kind(pairs[0][0]), *(samples if len(set(samples)) > 1 else samples[:1]))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS, SFL, ClusterFL, FedAvgM, FedDWA, FedDWAPlus, FedFomo, PerFedAvg
-from feddwa.engine.rows import map_state, tensors
+from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import after, equal, federation
-from tests.conftest import NETWORKS, plain_net, small_data
+from tests.conftest import NETWORKS, map_state, plain_net, small_data
 
 DEFAULTS = {name: kind() for name, kind in ALGORITHMS.items()}
 VARIANTS = {

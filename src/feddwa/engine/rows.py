@@ -5,7 +5,7 @@ client axis, `(m, *shape)`. A *message* or a *state* is a mapping from part name
 here mutates its arguments.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,11 +85,6 @@ def concat(blocks: Sequence[State]) -> State:
         part: {name: torch.cat([block[part][name] for block in blocks]) for name in rows}
         for part, rows in blocks[0].items()
     }
-
-
-def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """`function` of every tensor of a state."""
-    return {part: {name: function(value) for name, value in rows.items()} for part, rows in state.items()}
 
 
 def take_state(state: State, index: Tensor) -> State:
