@@ -30,7 +30,7 @@ def sketch(rows: Rows, size: int, seed: int, round: int) -> Tensor:
     total = first.new_zeros(len(first), size)
     for name, value in rows.items():
         key = keys.key(seed, f"sketch/{name}", round).to(value.device)
-        for number, piece in enumerate(value.flatten(1).split(WIDTH, dim=1)):
+        for number, piece in enumerate(value.reshape(len(value), -1).split(WIDTH, dim=1)):
             bucket, sign = _hashes(key, number * WIDTH, piece.shape[1], size)
             total.index_add_(1, bucket, piece * sign.to(piece.dtype))
     return total
