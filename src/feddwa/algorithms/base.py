@@ -20,11 +20,11 @@ Info = Mapping[str, Tensor]  # what the server reports; "weights" (m, m) is P: r
 class Problem:
     """What is known before the first round."""
 
-    initial: Row  # the parameters that everybody starts from
+    initial: Row  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
     label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
-    head: tuple[str, ...] = ()  # names of the parameters of the last linear layer
+    head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
     buffers: Row = field(default_factory=dict)  # the BatchNorm statistics that everybody starts from
 

@@ -27,7 +27,9 @@ def scale(factors: Tensor, rows: Rows) -> Rows:
 
 def norms(rows: Rows) -> Tensor:
     """||row_i||: (m,) in float64, on the CPU."""
-    parts = [torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1, dtype=torch.float64) for value in rows.values()]
+    parts = [
+        torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1, dtype=torch.float64) for value in rows.values()
+    ]
     return torch.stack(parts).square().sum(0).sqrt().cpu()
 
 

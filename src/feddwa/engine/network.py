@@ -120,6 +120,20 @@ def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
 
 
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module that are trained, by name: name -> (*shape). Only these are rows of clients.
+
+    The others (requires_grad=False) are constants of the module, the same for all clients: calls of the module find
+    them there, so they are neither sent nor mixed, and have neither gradient nor update.
+    """
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def frozen(module: nn.Module) -> dict[str, Tensor]:
+    """The values of the parameters that are not trained, by name: name -> (*shape)."""
+    return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
+
+
 def head_name(module: nn.Module) -> str | None:
     """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
     names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
@@ -127,9 +141,12 @@ def head_name(module: nn.Module) -> str | None:
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the head's parameters; none without a linear layer."""
+    """The names of the head's trainable parameters; none without a linear layer."""
     name = head_name(module)
-    return () if name is None else tuple(f"{name}.{own}" for own, _ in module.get_submodule(name).named_parameters())
+    if name is None:
+        return ()
+    prefix = f"{name}." if name else ""  # a network may be one linear layer
+    return tuple(prefix + own for own in trainable(module.get_submodule(name)))
 
 
 def outputs_and_features(net: Any, params: Row, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ client axis, `(m, *shape)`. A *message* or a *state* is a mapping from part name
 here mutates its arguments.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -121,6 +122,15 @@ def _grown(old: Tensor, fresh: Tensor) -> Tensor:
     result = fresh.clone(memory_format=torch.contiguous_format)
     result[tuple(slice(0, size) for size in old.shape)] = old
     return result
+
+
+def digest(row: Row) -> str:
+    """A checksum of names and values, to see whether two models are the same."""
+    total = hashlib.sha256()
+    for name, value in row.items():
+        total.update(name.encode())
+        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def tensors(state: State) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
-from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss
+from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss, trainable
 from feddwa.engine.rows import Row, State
 from feddwa.engine.trainer import Schedule, Trainer
 
@@ -95,19 +95,20 @@ class SequentialTrainer(Trainer):
         load(module, state.pop("buffers"))
         if isinstance(step, SGDStep):
             load(module, state["model"])
-            optimiser = torch.optim.SGD(module.parameters(), lr=step.rate)
+            parameters = trainable(module)
+            optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
         for order, noise in draws:
             for number, samples in enumerate(order.split(width)):
                 batch = self.engine.data.batch(samples, self.engine.dtype)
                 client = PlainClient(module, self.engine.loss, keys.fold(noise, number))
                 if isinstance(step, SGDStep):
                     optimiser.zero_grad()
-                    client.backward(dict(module.named_parameters()), batch, step.objective, **constants)
+                    client.backward(parameters, batch, step.objective, **constants)
                     optimiser.step()
                 else:
                     state = dict(step(client, state, batch, **constants))
         if isinstance(step, SGDStep):
-            state["model"] = {name: value.detach() for name, value in module.named_parameters()}
+            state["model"] = {name: value.detach() for name, value in parameters.items()}
         return {**state, "buffers": dict(module.named_buffers())}
 
 

@@ -14,10 +14,21 @@ from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.evaluate import evaluate
 from feddwa.engine.memory import keep_freed_pages
-from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, label_loss, task_loss
+from feddwa.engine.network import (
+    FunctionalClient,
+    Loss,
+    Net,
+    Objective,
+    SGDStep,
+    Step,
+    frozen,
+    label_loss,
+    task_loss,
+    trainable,
+)
 from feddwa.engine.program import Flat, Program
 from feddwa.engine.record import Recurring
-from feddwa.engine.rows import Row, Rows, State, take
+from feddwa.engine.rows import Row, Rows, State, count, repeat, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 
@@ -45,7 +56,7 @@ class Schedule:
 class Engine:
     """Everything that stays the same from round to round: network, data, settings, compiled programs."""
 
-    module: nn.Module  # the architecture; its own parameters are never used
+    module: nn.Module  # the architecture and its frozen parameters; the trainable ones are rows, given at every call
     data: FederatedData
     settings: Settings
     seed: int = 0
@@ -73,9 +84,14 @@ class Engine:
         return Trainer(self, ids, round)
 
     def initial(self) -> tuple[Row, Row]:
-        """Parameters and buffers of the module as it was made."""
-        parameters = {name: value.detach().clone() for name, value in self.module.named_parameters()}
+        """Trainable parameters and buffers of the module as it was made."""
+        parameters = {name: value.detach().clone() for name, value in trainable(self.module).items()}
         return parameters, {name: value.detach().clone() for name, value in self.module.named_buffers()}
+
+    def complete(self, model: Rows) -> Rows:
+        """Models (m, *shape) with the frozen parameters, which all rows share, in the order of the module."""
+        whole = {**repeat(frozen(self.module), count(model)), **model}
+        return {name: whole[name] for name, _ in self.module.named_parameters()}
 
     def advance(self, work: State, constants: State, schedule: Schedule) -> State:
         """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
