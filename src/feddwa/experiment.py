@@ -34,6 +34,7 @@ from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
 from feddwa.engine import Engine, Rows, together
 from feddwa.engine.network import Loss
+from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
 from feddwa.federation import Federation, Round
@@ -202,6 +203,7 @@ def simulate(
     engine = engine_on(algorithm, module, task, choose_device(device), settings_of(config), seed, dtype_of(model), loss)
     try_batch(engine)
     check_single_samples(engine)
+    try_training(engine, backend == "sequential")
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     options = participation, backend == "sequential", None, batchnorm, Faults.parse(fault)
     federation = Federation(algorithm, engine, *options)

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import Border
-from feddwa.engine import Cohort, Engine, Row, Rows, Scores, SequentialTrainer, State, Trainer, evaluate
+from feddwa.engine import (
+    Cohort,
+    Engine,
+    Row,
+    Rows,
+    Scores,
+    SequentialTrainer,
+    State,
+    Trainer,
+    evaluate,
+    evaluate_one_by_one,
+)
 from feddwa.engine.rows import concat, repeat, take_state
 
 
@@ -49,7 +60,7 @@ class ClientHalf:
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
         """How good the models are that training has left behind."""
         model = self.border.complete(self.algorithm.trained(upload, memory), memory)
-        return evaluate(self.engine, model, memory["buffers"], ids)
+        return self._evaluate(ids, model, memory["buffers"])
 
     def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
         """The personalised models that a delivered message makes, and their BatchNorm statistics."""
@@ -60,14 +71,15 @@ class ClientHalf:
     def personal_scores(self, ids: Tensor, round: int, message: State, memory: State) -> Scores:
         """How good they are."""
         scores = [
-            evaluate(
-                self.engine,
-                *self.personal(ids[block], round, take_state(message, block), take_state(memory, block)),
-                ids[block],
+            self._evaluate(
+                ids[block], *self.personal(ids[block], round, take_state(message, block), take_state(memory, block))
             )
             for block in self._blocks(ids)
         ]
         return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
+
+    def _evaluate(self, ids: Tensor, model: Rows, buffers: Rows) -> Scores:
+        return (evaluate_one_by_one if self.sequential else evaluate)(self.engine, model, buffers, ids)
 
     def _blocks(self, ids: Tensor) -> Iterator[Tensor]:
         yield from torch.arange(len(ids)).split(self.chunk)

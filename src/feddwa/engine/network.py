@@ -49,8 +49,10 @@ class KeyedDropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return self._dropout(_DROPOUTS[func], *args, **kwargs)
-        if func in _UNKEYED or (func is F.scaled_dot_product_attention and kwargs.get("dropout_p", 0.0) > 0):
+        if func in _UNKEYED or (func is F.scaled_dot_product_attention and _argument(4, "dropout_p", args, kwargs)):
             raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
+        if func is F.multi_head_attention_forward and kwargs.get("training", True):
+            _check_attention(_argument(10, "dropout_p", args, kwargs))
         return self._other(func)(*args, **kwargs)
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +91,20 @@ class StackedFunctions(KeyedDropout):
 # Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
 _DROPOUTS: dict[Any, int | None] = {F.dropout: None, F.dropout1d: 2, F.dropout2d: 2, F.dropout3d: 2}
 _UNKEYED = {F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d}
+
+
+def _check_attention(dropout: float) -> None:
+    """Dropout inside the attention function of torch is out of reach of a key."""
+    if dropout > 0:
+        raise InputError(
+            f"model: nn.MultiheadAttention with dropout {dropout} draws its own random numbers; set its attribute "
+            "dropout to 0.0 (in nn.TransformerEncoderLayer: self_attn.dropout); layers of nn.Dropout may stay"
+        )
+
+
+def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """An argument that was given by its place or by its name; None where it was not."""
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
-from feddwa.engine.evaluate import evaluate
+from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.memory import keep_freed_pages
 from feddwa.engine.network import (
     FunctionalClient,
@@ -217,7 +217,7 @@ class Trainer:
         one = torch.zeros(1, dtype=torch.int64)
         first = ({name: value[0] for name, value in take(rows, one).items()} for rows in (model, memory["buffers"]))
         self.flops += self.engine.data.splits[split].sizes[self.ids] * self.engine.forward_flops(*first)
-        return evaluate(self.engine, model, memory["buffers"], self.ids, split).loss
+        return self._evaluate(model, memory["buffers"], split).loss
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
@@ -239,6 +239,10 @@ class Trainer:
     def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
         """All epochs of the schedule."""
         return self.engine.advance(work, constants, schedule)
+
+    def _evaluate(self, model: Rows, buffers: Rows, split: str) -> Scores:
+        """Scores of every row on its client's samples."""
+        return evaluate(self.engine, model, buffers, self.ids, split)
 
 
 def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
