@@ -12,6 +12,7 @@ from torch import Tensor
 
 from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
+from feddwa.errors import InputError
 
 Info = Mapping[str, Tensor]  # what the server reports; "weights" (m, m) is P: row i = who client i listens to
 
@@ -68,8 +69,16 @@ class Algorithm:
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """The models that are evaluated before local training, and the memory to use with them; neither is kept."""
+        if "model" not in download:
+            raise InputError(self._lacks_model("download", "personal"))
         return download["model"], memory
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The models that are evaluated after local training."""
+        if "model" not in upload:
+            raise InputError(self._lacks_model("client", "trained"))
         return upload["model"]
+
+    def _lacks_model(self, sender: str, method: str) -> str:
+        what = f"{sender}() sends no part 'model', which {method}() evaluates unless the algorithm has its own"
+        return f"algorithm {type(self).__name__}: {what}"

@@ -68,7 +68,7 @@ def _gradient_alone(engine: Engine, module: nn.Module, parameters: Row) -> None:
 
 def _try_stack(engine: Engine) -> None:
     """A gradient and a forward pass of two clients, mapped by torch.func."""
-    rows = [repeat(row, 2) for row in engine.initial()]
+    parameters, buffers = (repeat(row, 2) for row in engine.initial())
     batch, noise = _samples(engine, 2, 2), keys.key(0, "trial", torch.arange(2, device=engine.data.device))
 
     def gradient(parameters: Row, buffers: Row, batch: Batch, key: Tensor) -> Row:
@@ -76,10 +76,10 @@ def _try_stack(engine: Engine) -> None:
 
     try:
         engine.module.train()
-        torch.vmap(gradient)(*rows, batch, noise)
+        torch.vmap(gradient)(parameters, buffers, batch, noise)
         engine.module.eval()
         with torch.no_grad():
-            torch.vmap(partial(score, engine))(*rows, *batch)
+            torch.vmap(partial(score, engine))(parameters, buffers, batch.x, batch.y)
     except InputError:
         raise
     except FAILURES as error:
