@@ -1,5 +1,6 @@
 """The Python entry points `feddwa.run` and `feddwa.simulate`: the demo's result, the same seed, own data and models."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -127,6 +128,20 @@ def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
         for name, value in found.models.items():
             torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
         assert sorted(os.listdir(f"stack-{config.seed}")) == sorted(os.listdir(f"alone-{config.seed}"))
+
+
+def test_a_stack_is_found_again_for_its_own_samples_only(monkeypatch):
+    """Rotated samples of one task beside those of two others: an address that is given again must not matter."""
+    monkeypatch.setattr("feddwa.experiment.id", lambda value: 7, raising=False)
+    options = {"clients": 4, "rounds": 2, "algorithm": "fedavg"}
+    configs = [RunConfig(seed=seed, **options).resolved() for seed in range(3)]
+    tasks = [load_task(config) for config in configs]
+    for other in (1, 2):
+        pair = [dataclasses.replace(configs[seed], out=f"stack-{other}-{seed}") for seed in (0, other)]
+        found = run_tasks(pair, [tasks[0], tasks[other]])[1]
+        alone = feddwa.run(configs[other], out=f"alone-{other}")
+        for name, value in found.models.items():
+            torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.costless])

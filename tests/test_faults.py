@@ -10,13 +10,13 @@ import feddwa
 from feddwa import updates
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, Local
 from feddwa.engine import Cohort
-from feddwa.engine.rows import map_state, take_state, tensors
+from feddwa.engine.rows import take_state, tensors
 from feddwa.errors import InputError
 from feddwa.faults import ATTACKS, HEALTHY, SCALE, Faults
 from feddwa.federation import Federation
 from tests.algorithms.conftest import equal
 from tests.algorithms.conftest import federation as plain_federation
-from tests.conftest import SIZES, conv_net, plain_net
+from tests.conftest import SIZES, conv_net, map_state, plain_net
 
 N = len(SIZES)
 
@@ -150,6 +150,39 @@ def test_whoever_is_missing_touches_nobody(name, fault):
     if not fault.startswith("straggler"):
         assert close(sick.server, well.server)
         assert close(sick.memory, well.memory)
+
+
+# Parts of an upload need not be models: FedDWA+ and sketches send one number per client and layer.
+UPLOADS = {name: ALGORITHMS[name]() for name in ALGORITHMS} | {
+    "feddwa-sketch": FedDWA(sketch=8),
+    "feddwa-sketch-tensor": FedDWA(sketch=8, granularity="tensor"),
+    "feddwa_plus-tensor": ALGORITHMS["feddwa_plus"](granularity="tensor"),
+}
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+@pytest.mark.parametrize("fault", ["random=0.5", "scaled=0.5,nan=0.3", "sign-flip=0.5,shape=0.3"])
+def test_every_algorithm_lives_through_every_attack(name, fault):
+    run = federation(UPLOADS[name], fault, participation=0.75)
+    results = [run.step() for _ in range(2)]
+    assert all(set(result.missing.values()) <= {updates.DIVERGED, updates.INVALID} for result in results)
+    assert all(value.isfinite().all() for _, value in tensors(run.server) if value.is_floating_point())
+    assert run.scores.loss.isfinite().all()
+
+
+def test_noise_has_the_size_of_what_it_replaces():
+    sent = {"lengths": {"w": torch.arange(1.0, 5.0)}, "model": {"w": torch.full((4, 3000), 2.0)}}
+    found = Faults(random=1.0).sent(0, everybody(n=4), 4, {"model": {"w": torch.zeros(4, 3000)}}, sent)
+    assert found["lengths"]["w"].shape == (4,)
+    assert not torch.equal(found["lengths"]["w"], sent["lengths"]["w"])
+    assert torch.allclose(found["model"]["w"].square().mean(1).sqrt(), torch.full((4,), 2.0), rtol=0.1)
+
+
+def test_a_number_with_the_name_of_a_tensor_is_attacked_as_a_number():
+    """The lengths that go with a sketch have the names of parameters, and the shape of none."""
+    sent = {"lengths": {"w": torch.arange(1.0, 5.0)}}
+    found = Faults(scaled=1.0).sent(0, everybody(n=4), 4, {"model": {"w": torch.ones(4, 3, 3)}}, sent)
+    assert torch.equal(found["lengths"]["w"], SCALE * sent["lengths"]["w"])
 
 
 def test_a_dropped_client_keeps_its_model_and_is_drawn_again():

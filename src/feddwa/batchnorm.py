@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.engine.network import trainable
 from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
+from feddwa.errors import InputError
 from feddwa.mixing import mix
 
 POLICIES = ("local", "mean", "all-local")
@@ -26,21 +28,25 @@ class Border:
 
     private: tuple[str, ...]  # scale and shift, under "all-local"
     shared: tuple[str, ...]  # running mean and variance, under "mean"
-    parameters: tuple[str, ...]  # all parameters of the network
+    parameters: tuple[str, ...]  # all trainable parameters of the network
     updates: tuple[str, ...]  # downloaded parts that carry differences of models: nothing of a model belongs there
 
     @classmethod
     def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "Border":
         """The border of a network under a policy."""
         layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
-        own = tuple(f"{name}.{key}" for name, layer in layers for key, _ in layer.named_parameters())
+        own = tuple(f"{name}.{key}" for name, layer in layers for key in trainable(layer))
         moving = tuple(
             f"{name}.{key}"
             for name, layer in layers
             for key, value in layer.named_buffers()
             if value.is_floating_point()
         )
-        names = tuple(name for name, _ in module.named_parameters())
+        names = tuple(trainable(module))
+        if policy == "all-local" and set(names) <= set(own):
+            raise InputError(
+                "--batchnorm all-local: every trainable parameter is BatchNorm's, so nothing would be sent"
+            )
         return cls(own if policy == "all-local" else (), moving if policy == "mean" else (), names, updates)
 
     def setup(self, server: State, memory: State, initial: Row, buffers: Row, clients: int) -> tuple[State, State]:

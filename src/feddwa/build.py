@@ -20,7 +20,8 @@ from feddwa.data.federated import bring, federate
 from feddwa.data.files import first_line
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
-from feddwa.engine.network import Loss
+from feddwa.engine.network import Loss, frozen, trainable
+from feddwa.engine.rows import digest
 from feddwa.errors import InputError
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -97,9 +98,17 @@ def check_single_samples(engine: Engine) -> None:
         ) from None
 
 
+def check_trainable(module: nn.Module) -> None:
+    """There must be something to train."""
+    if not trainable(module):
+        count = sum(value.numel() for value in module.parameters())
+        why = f"all of its {count:,} parameters are frozen (requires_grad=False)" if count else "has no parameters"
+        raise InputError(f"model: {why}; at least one must be trainable")
+
+
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type of its parameters."""
-    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
+    """The type of its trainable parameters."""
+    return next((value.dtype for value in trainable(model).values()), torch.float32)
 
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
@@ -117,13 +126,13 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
-    programs = task.keep(("programs", program_kind(config)), dict)
+    programs = task.keep(("programs", program_kind(config, engine)), dict)
     return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
 
 
-def program_kind(config: RunConfig) -> object:
-    """What programs depend on, besides data and step."""
-    return config.model, config.dtype, choose_device(config.device)
+def program_kind(config: RunConfig, engine: Engine) -> object:
+    """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
+    return config.model, config.dtype, choose_device(config.device), digest(frozen(engine.module))
 
 
 def choose_device(name: str) -> torch.device:
@@ -149,6 +158,7 @@ def engine_on(
     loss: Loss = F.cross_entropy,
 ) -> Engine:
     """An engine for a task, with what the algorithm wants held back held back."""
+    check_trainable(module)
     samples = task.keep(("samples", device), lambda: bring(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
     if algorithm.validation:

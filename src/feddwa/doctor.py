@@ -30,7 +30,7 @@ from feddwa.metrics import Line
 if TYPE_CHECKING:
     from feddwa.report.reading import Record
 
-EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets", "dp": "dp-accounting"}
+EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets"}
 TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds
 PATIENCE = 20.0
 SELF = 0.95  # share of its own model from which a client is as good as alone

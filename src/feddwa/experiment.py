@@ -35,6 +35,7 @@ from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
 from feddwa.engine import Engine, Rows, together
 from feddwa.engine.network import Loss
+from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
 from feddwa.federation import Federation, Round
@@ -79,7 +80,8 @@ def run_tasks(
 ) -> list[Result]:
     """Run configurations of one network, in step: what their clients train alike is trained as one stack.
 
-    Those that are `begun` go on from the last checkpoint in their directory. The rounds of the first one are shown.
+    Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
+    in their directory. The rounds of the first one are shown.
     """
     jobs = [_resume if config in begun else _run for config in configs]
     pairs = [
@@ -87,10 +89,11 @@ def run_tasks(
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
-    if len(pairs) == 1 or pairs[0][0].backend == "sequential":
+    kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
+    if len(pairs) == 1 or pairs[0][0].backend == "sequential" or len(kinds) > 1:
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
-    samples = [id(engine.data.x) for engine in engines]
-    name = ("stack", program_kind(pairs[0][0]), *(samples if len(set(samples)) > 1 else samples[:1]))
+    samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
+    name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
     stack = tasks[0].keep(name, lambda: together.stacked(engines))
     members = together.members(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
@@ -178,6 +181,7 @@ def simulate(
     participation: float = 1.0,
     seed: int = 0,
     device: str = "auto",
+    backend: str = "vectorised",
     loss: Loss = F.cross_entropy,
     batchnorm: str = "local",
     fault: str = "",
@@ -188,20 +192,24 @@ def simulate(
 
     Arrays or tensors of any shape: uint8 pixels are scaled to 0..1, other numbers are used as they are. Without test
     data a fifth of each client's samples is set apart for testing. `algorithm` is a name or an instance, e.g.
-    `FedDWA(top_k=3)`; the model's present parameters are everybody's start. Nothing is written to disk.
+    `FedDWA(top_k=3)`; the model's present parameters are everybody's start, and those with requires_grad=False stay as
+    they are. `backend="sequential"` trains one client after another, for models that cannot be mapped over clients.
+    Nothing is written to disk.
     """
     task = from_arrays(clients)
     algorithm, name = _named_algorithm(algorithm)
     config = RunConfig(
         rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
-        device=device, clients=task.clients, batchnorm=batchnorm, fault=fault,
+        device=device, backend=backend, clients=task.clients, batchnorm=batchnorm, fault=fault,
     ).resolved()  # fmt: skip
     module = copy.deepcopy(model)
     engine = engine_on(algorithm, module, task, choose_device(device), settings_of(config), seed, dtype_of(model), loss)
     try_batch(engine)
     check_single_samples(engine)
+    try_training(engine, backend == "sequential")
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    federation = Federation(algorithm, engine, participation, batchnorm=batchnorm, faults=Faults.parse(fault))
+    options = participation, backend == "sequential", None, batchnorm, Faults.parse(fault)
+    federation = Federation(algorithm, engine, *options)
     return _drive(federation, task, rounds, names, observe)
 
 

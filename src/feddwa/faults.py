@@ -139,7 +139,8 @@ def _replaced(upload: State, download: State, who: Tensor, attack: Attack, key: 
     for part, rows in upload.items():
         start, own, new = take(download.get(part, download.get("model", {})), index), take(rows, index), {}
         for number, (name, value) in enumerate(own.items()):
-            begin = start[name] if name in start else torch.zeros_like(value)
+            known = name in start and start[name].shape == value.shape  # a length may have its tensor's name
+            begin = start[name] if known else torch.zeros_like(value)
             real = value.is_floating_point()
             new[name] = attack(begin, value, keys.fold(key[index], number)) if real else value
         result[part] = put(rows, index, new)
@@ -155,7 +156,7 @@ def _scaled(start: Tensor, sent: Tensor, key: Tensor) -> Tensor:
 
 
 def _noise(start: Tensor, sent: Tensor, key: Tensor) -> Tensor:
-    flat = sent.flatten(1)
+    flat = sent.reshape(len(sent), -1)  # a part may be one number per client, (m,)
     size = flat.double().square().mean(1, keepdim=True).sqrt()
     return (size * _normal(key.to(flat.device), flat.shape[1])).to(sent.dtype).reshape(sent.shape)
 

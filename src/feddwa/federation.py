@@ -127,9 +127,10 @@ class Federation:
         self.scores, self.round = Scores(**state["scores"]["all"]), round
 
     def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
-        """The personalised models of some clients as they are now, and their BatchNorm statistics."""
-        message = self.server_half.deliver(self.server, cohort)
-        return self.client_half.personal(cohort.ids, cohort.round, message, take_state(self.memory, cohort.ids))
+        """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""
+        message, memory = self.server_half.deliver(self.server, cohort), take_state(self.memory, cohort.ids)
+        model, buffers = self.client_half.personal(cohort.ids, cohort.round, message, memory)
+        return self.engine.complete(model), buffers
 
     def everybody(self) -> Cohort:
         """All clients, as the cohort of the coming round."""

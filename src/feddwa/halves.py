@@ -12,13 +12,26 @@ from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import Border
-from feddwa.engine import Cohort, Engine, Row, Rows, Scores, SequentialTrainer, State, Trainer, evaluate
+from feddwa.contract import Checked
+from feddwa.engine import (
+    Cohort,
+    Engine,
+    Row,
+    Rows,
+    Scores,
+    SequentialTrainer,
+    State,
+    Trainer,
+    evaluate,
+    evaluate_one_by_one,
+)
+from feddwa.engine.network import trainable
 from feddwa.engine.rows import concat, repeat, take_state
 
 
 def begin(algorithm: Algorithm, border: Border, problem: Problem, buffers: Row) -> tuple[State, State]:
     """The server's state and every client's memory before the first round."""
-    server, own = algorithm.setup(replace(problem, buffers=buffers))
+    server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
     return border.setup(server, memory, problem.initial, buffers, problem.clients)
 
@@ -37,10 +50,10 @@ class ClientHalf:
         """A round of the clients `ids` (m,), whose memory is given: their uploads, new memory and FLOPs (m,)."""
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
-            trainer = self._trainer(ids[block], round)
+            trainer, algorithm = self._trainer(ids[block], round), self._checked(round, len(block))
             message, own = self.border.receive(take_state(download, block), take_state(memory, block))
-            upload, own = self.algorithm.client(trainer, message, own)
-            upload, own = self.border.reply(upload, own, self.algorithm.trained(upload, own))
+            upload, own = algorithm.client(trainer, message, own)
+            upload, own = self.border.reply(upload, own, algorithm.trained(upload, own))
             uploads.append(upload)
             memories.append(own)
             flops.append(trainer.flops)
@@ -49,28 +62,36 @@ class ClientHalf:
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
         """How good the models are that training has left behind."""
         model = self.border.complete(self.algorithm.trained(upload, memory), memory)
-        return evaluate(self.engine, model, memory["buffers"], ids)
+        return self._evaluate(ids, model, memory["buffers"])
 
     def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
         """The personalised models that a delivered message makes, and their BatchNorm statistics."""
         message, memory = self.border.receive(message, memory)
-        model, memory = self.algorithm.personal(self._trainer(ids, round), message, memory)
+        model, memory = self._checked(round, len(ids)).personal(self._trainer(ids, round), message, memory)
         return model, memory["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: State, memory: State) -> Scores:
         """How good they are."""
         scores = [
-            evaluate(
-                self.engine,
-                *self.personal(ids[block], round, take_state(message, block), take_state(memory, block)),
-                ids[block],
+            self._evaluate(
+                ids[block], *self.personal(ids[block], round, take_state(message, block), take_state(memory, block))
             )
             for block in self._blocks(ids)
         ]
         return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
 
+    def _evaluate(self, ids: Tensor, model: Rows, buffers: Rows) -> Scores:
+        return (evaluate_one_by_one if self.sequential else evaluate)(self.engine, model, buffers, ids)
+
     def _blocks(self, ids: Tensor) -> Iterator[Tensor]:
         yield from torch.arange(len(ids)).split(self.chunk)
+
+    def _checked(self, round: int, clients: int) -> Algorithm:
+        """The algorithm, in the first round with its contract checked."""
+        if round > 1:
+            return self.algorithm
+        shapes = {name: tuple(value.shape) for name, value in trainable(self.engine.module).items()}
+        return Checked(self.algorithm, clients, shapes)
 
     def _trainer(self, ids: Tensor, round: int) -> Trainer:
         return (SequentialTrainer if self.sequential else Trainer)(self.engine, ids, round)
@@ -85,13 +106,17 @@ class ServerHalf:
 
     def download(self, state: State, cohort: Cohort) -> State:
         """What the clients of a round get to train with."""
-        return self.border.send(state, self.algorithm.download(state, cohort))
+        return self.border.send(state, self._checked(cohort).download(state, cohort))
 
     def deliver(self, state: State, cohort: Cohort) -> State:
         """What clients get to make their personalised models of."""
-        return self.border.send(state, self.algorithm.deliver(state, cohort))
+        return self.border.send(state, self._checked(cohort).deliver(state, cohort))
 
     def advance(self, state: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """The state after the uploads of a round, and what there is to report."""
-        new, info = self.algorithm.server(state, cohort, upload)
+        new, info = self._checked(cohort).server(state, cohort, upload)
         return self.border.collect(state, new, cohort, upload), info
+
+    def _checked(self, cohort: Cohort) -> Algorithm:
+        """The algorithm, in the first round with its contract checked."""
+        return self.algorithm if cohort.round > 1 else Checked(self.algorithm, len(cohort))

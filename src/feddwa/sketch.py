@@ -12,8 +12,6 @@ Sender and receiver share the key alone. For any x and y, over the draw of h and
 so with k = 2 / (eps^2 delta) numbers the error exceeds eps |x| |y| with probability at most delta (Chebyshev).
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -21,11 +19,6 @@ from feddwa.engine import keys
 from feddwa.engine.rows import Rows
 
 WIDTH = 1 << 16  # coordinates hashed at a time: the hashes are never all in memory
-
-
-def size_for(error: float, probability: float) -> int:
-    """The k at which an inner product is off by more than error * |x| |y| with at most this probability."""
-    return math.ceil(2 / (error**2 * probability))
 
 
 def sketch(rows: Rows, size: int, seed: int, round: int) -> Tensor:
@@ -37,16 +30,10 @@ def sketch(rows: Rows, size: int, seed: int, round: int) -> Tensor:
     total = first.new_zeros(len(first), size)
     for name, value in rows.items():
         key = keys.key(seed, f"sketch/{name}", round).to(value.device)
-        for number, piece in enumerate(value.flatten(1).split(WIDTH, dim=1)):
+        for number, piece in enumerate(value.reshape(len(value), -1).split(WIDTH, dim=1)):
             bucket, sign = _hashes(key, number * WIDTH, piece.shape[1], size)
             total.index_add_(1, bucket, piece * sign.to(piece.dtype))
     return total
-
-
-def variance(x: Tensor, y: Tensor, size: int) -> Tensor:
-    """The variance of <S(x), S(y)>, exactly: for x and y (d,)."""
-    squares = x.square().sum() * y.square().sum() + (x @ y).square() - 2 * (x * y).square().sum()
-    return squares / size
 
 
 def _hashes(key: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]:

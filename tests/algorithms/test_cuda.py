@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.engine.rows import map_state, tensors
+from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import after, federation
-from tests.conftest import conv_net, small_data
+from tests.conftest import conv_net, map_state, small_data
 
 SIZES = (23, 40, 5, 32, 20)
 

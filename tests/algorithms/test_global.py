@@ -14,9 +14,9 @@ from feddwa.algorithms.proximal import ProximalStep
 from feddwa.algorithms.sfl import label_graph
 from feddwa.data.federated import Batch
 from feddwa.engine.network import FunctionalClient
-from feddwa.engine.rows import map_state, tensors
+from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import after, difference, equal, federation, models
-from tests.conftest import conv_net, plain_net, small_data
+from tests.conftest import conv_net, map_state, plain_net, small_data
 
 EQUAL = (20, 20, 20, 20)
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 from feddwa.algorithms import ALGORITHMS, SFL, ClusterFL, FedAvgM, FedDWA, FedDWAPlus, FedFomo, PerFedAvg
-from feddwa.engine.rows import map_state, tensors
+from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import after, equal, federation
-from tests.conftest import NETWORKS, plain_net, small_data
+from tests.conftest import NETWORKS, map_state, plain_net, small_data
 
 DEFAULTS = {name: kind() for name, kind in ALGORITHMS.items()}
 VARIANTS = {
@@ -69,3 +70,25 @@ def test_a_state_that_is_handed_over_goes_on_alike(name):
     second.server, second.memory = (map_state(torch.clone, state) for state in (first.server, first.memory))
     second.round = 1
     assert equal(after(second, 2), after(whole, 3))
+
+
+class Scaled(nn.Module):
+    """A linear layer and a temperature, which is one number: its rows are (m,)."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) / self.temperature)
+
+
+@pytest.mark.parametrize("name", [*DEFAULTS, "feddwa-sketch"])
+def test_a_parameter_may_be_a_single_number(name):
+    run = federation({**DEFAULTS, **VARIANTS}[name], Scaled, small_data(SIZES))
+    run.step()
+    run.step()
+    model = run.personal(run.everybody())[0]
+    assert model["temperature"].shape == (5,)
+    assert not torch.allclose(model["temperature"], torch.ones(5, dtype=torch.float64))

@@ -14,10 +14,10 @@ from feddwa.algorithms.linkage import bipartition, cosines, split
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort
 from feddwa.engine.network import FunctionalClient, head_name
-from feddwa.engine.rows import map_state, repeat
+from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
 from tests.algorithms.conftest import after, difference, equal, federation, models
-from tests.conftest import conv_net, plain_net, small_data
+from tests.conftest import conv_net, map_state, plain_net, small_data
 
 EQUAL = (20, 20, 20, 20)
 

@@ -86,6 +86,24 @@ def test_convolution_of_shared_images(form, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shared", ["weight and bias", "weight"])
+def test_convolution_with_a_kernel_that_all_clients_share(shared, form, monkeypatch):
+    """As frozen parameters are: the input's gradient, that of a bias per client, and the kernel's own."""
+    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+    x, weight, bias = torch.randn(3, 4, 2, 7, 6), torch.randn(5, 2, 3, 2), torch.randn(3, 5)
+    bias = bias[:1].expand(3, 5) if shared == "weight and bias" else bias
+    dims = (0, None if shared == "weight and bias" else 0)
+    given = bias[0] if shared == "weight and bias" else bias
+    ours = torch.vmap(lambda x, b: grads(lambda x: conv2d(x, weight, b, stride=2, padding=1), x), dims)(x, given)
+    kernel = torch.vmap(lambda x, b: grads(lambda w: conv2d(x, w, b, stride=2, padding=1), weight)[1], dims)(x, given)
+    for client in range(3):
+        theirs = grads(lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), x[client], weight, bias[client])
+        assert close(ours[0][client], theirs[0])
+        assert close(ours[1][client], theirs[1])
+        assert close(kernel[client], theirs[2])
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "window",
     [

@@ -1,17 +1,21 @@
 """A federation over Flower's messages gives the models and the numbers of the simulator, for every algorithm."""
 
+import dataclasses
+import itertools
 import json
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
-from feddwa import run
+from feddwa import models, run
 from feddwa.algorithms import ALGORITHMS
 from feddwa.flower import server
 from feddwa.flower.settings import FlowerConfig
 from tests.flower.grid import LocalGrid, blocks
+from tests.test_frozen import frozen_body
 
 SAME = (
     "round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops",
@@ -76,12 +80,42 @@ def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
     same_models(models, {**reference.models, **reference.buffers}, 1e-10)
 
 
+@pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "feddwa_plus"])
+def test_frozen_parameters_neither_travel_nor_move(tmp_path, monkeypatch, algorithm):
+    """A network whose body is frozen at values that the run's seed draws: its head has 650 parameters."""
+    monkeypatch.setitem(models.MODELS, "frozen", dataclasses.replace(models.MODELS["mlp"], build=frozen_body))
+    options = {"algorithm": algorithm, "model": "frozen", "clients": 4, "rounds": 2, "seed": 3}
+    lines, own, _ = federated(tmp_path, 2, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(own, {**reference.models, **reference.buffers})
+    assert lines[0]["bytes_down"] == 4 * 650
+    assert (own["body.fc0.weight"] == own["body.fc0.weight"][0]).all()
+
+
+def test_a_node_with_other_frozen_values_is_refused(tmp_path, monkeypatch):
+    """Its versions of the packages may draw others: what the server mixes would not be one network."""
+    values = itertools.count()
+
+    def build(shape, classes):
+        network = frozen_body(shape, classes)
+        nn.init.constant_(network.body.fc0.weight, next(values))
+        return network
+
+    monkeypatch.setitem(models.MODELS, "frozen", dataclasses.replace(models.MODELS["mlp"], build=build))
+    options = {"algorithm": "fedavg", "model": "frozen", "clients": 4, "rounds": 1, "min_nodes": 1}
+    config = FlowerConfig(**options, out=str(tmp_path / "federated")).resolved()
+    server.run(LocalGrid(config, blocks(1, str(tmp_path / "nodes"))), config, simulated=False)
+    reasons = lines_of(tmp_path / "federated")[0]["missing"]
+    assert any("initial model: differs from the server's" in reason for reason in reasons)
+
+
 def test_blocks_of_any_size_give_the_same_models(tmp_path):
     options = {"algorithm": "feddwa", "clients": 20, "rounds": 2}
     runs = {parts: federated(tmp_path / str(parts), parts, **options) for parts in (1, 4, 20)}
-    for lines, models, _ in runs.values():
+    for lines, own, _ in runs.values():
         same_lines(lines, runs[1][0])
-        same_models(models, runs[1][1])
+        same_models(own, runs[1][1])
 
 
 def test_one_exchange_a_round(tmp_path):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
+from feddwa.errors import InputError
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -24,11 +25,11 @@ Numbers = Mapping[str, float]  # those of one round
 class Problem:
     """What is known before the first round."""
 
-    initial: Row  # the parameters that everybody starts from
+    initial: Row  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
     label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
-    head: tuple[str, ...] = ()  # names of the parameters of the last linear layer
+    head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
     buffers: Row = field(default_factory=dict)  # the BatchNorm statistics that everybody starts from
 
@@ -80,8 +81,16 @@ class Algorithm:
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
         """The models that are evaluated before local training, and the memory to use with them; neither is kept."""
+        if "model" not in download:
+            raise InputError(self._lacks_model("download", "personal"))
         return download["model"], memory
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The models that are evaluated after local training."""
+        if "model" not in upload:
+            raise InputError(self._lacks_model("client", "trained"))
         return upload["model"]
+
+    def _lacks_model(self, sender: str, method: str) -> str:
+        what = f"{sender}() sends no part 'model', which {method}() evaluates unless the algorithm has its own"
+        return f"algorithm {type(self).__name__}: {what}"

@@ -49,7 +49,7 @@ class TwoHeadStep:
 
 def two_losses(net: Net, params: Row, batch: Batch, prior: Row) -> Tensor:
     """L_G + L_P: neither depends on what the other moves."""
-    own = {name.rpartition(".")[2]: value for name, value in params.items() if name.startswith(OWN)}
+    own = {name.removeprefix(OWN).rpartition(".")[2]: value for name, value in params.items() if name.startswith(OWN)}
     shared = {name: value for name, value in params.items() if not name.startswith(OWN)}
     generic, features = outputs_and_features(net, shared, batch.x)
     personal = generic.detach() + F.linear(features.detach(), own["weight"], own.get("bias"))
@@ -65,8 +65,10 @@ class FedRoD(FedAvg):
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""
-        if problem.label_counts is None or not problem.head:
-            raise InputError("algorithm fedrod: needs class labels and a model whose last layer is an nn.Linear")
+        if problem.label_counts is None or not any(name.endswith("weight") for name in problem.head):
+            raise InputError(
+                "algorithm fedrod: needs class labels and a model whose last layer is an nn.Linear that is not frozen"
+            )
         server, _ = super().setup(problem)
         head = repeat({name: problem.initial[name] for name in problem.head}, problem.clients)
         frequency = problem.label_counts.double() / problem.label_counts.sum(1, keepdim=True)

@@ -28,7 +28,9 @@ def scale(factors: Tensor, rows: Rows) -> Rows:
 
 def norms(rows: Rows) -> Tensor:
     """||row_i||: (m,) in float64, on the CPU."""
-    parts = [torch.linalg.vector_norm(value.flatten(1), dim=1, dtype=torch.float64) for value in rows.values()]
+    parts = [
+        torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1, dtype=torch.float64) for value in rows.values()
+    ]
     return torch.stack(parts).square().sum(0).sqrt().cpu()
 
 
@@ -37,7 +39,7 @@ def dots(a: Rows, b: Rows) -> Tensor:
     book(count(a), 1, a)
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
-        x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
+        x, y = (rows.reshape(len(rows), -1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
         total = total + torch.stack([(u.double() * v).sum(1) for u, v in zip(x, y, strict=True)]).sum(0).cpu()
     return total
 
@@ -47,6 +49,6 @@ def inner_products(a: Rows, b: Rows) -> Tensor:
     book(count(a), count(b), a)
     total = torch.zeros((), dtype=torch.float64)
     for name, value in a.items():
-        x, y = (rows.flatten(1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
+        x, y = (rows.reshape(len(rows), -1).split(WIDTH[value.device.type], dim=1) for rows in (value, b[name]))
         total = total + torch.stack([u.double() @ v.double().T for u, v in zip(x, y, strict=True)]).sum(0).cpu()
     return total

@@ -3,7 +3,7 @@
 from feddwa.engine import keys
 from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.rows import Cohort, Row, Rows, State
-from feddwa.engine.sequential import SequentialTrainer
+from feddwa.engine.sequential import SequentialTrainer, evaluate_one_by_one
 from feddwa.engine.trainer import Engine, Settings, Trainer
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "State",
     "Trainer",
     "evaluate",
+    "evaluate_one_by_one",
     "keys",
 ]

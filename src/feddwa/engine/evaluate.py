@@ -33,15 +33,17 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     model, buffers = take(model, by_size), take(buffers, by_size)
     right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
     engine.module.eval()
-    score = _scorer(engine, tuple(model), tuple(buffers))
+    score_all = _scorer(engine, tuple(model), tuple(buffers))
     width = max(1, SAMPLES_AT_ONCE[device.type] // len(ids))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
         samples = index[:active, start : start + width]
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
         with engine.products():
-            hits, losses = score(*(value[:active] for rows in (model, buffers) for value in rows.values()), samples)
-        right[:active] += hits.masked_fill(~real.to(device), 0).sum(1)
+            found, losses = score_all(
+                *(value[:active] for rows in (model, buffers) for value in rows.values()), samples
+            )
+        right[:active] += found.masked_fill(~real.to(device), 0).sum(1)
         loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
     back, total = torch.argsort(by_size), sizes.to(torch.float64)
     return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
@@ -57,19 +59,23 @@ def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) 
         def everybody(*flat: Tensor) -> tuple[Tensor, Tensor]:
             model, state = dict(zip(names, flat[:cut], strict=True)), dict(zip(buffers, flat[cut:-1], strict=True))
             x, y = engine.data.batch(flat[-1], engine.dtype)
-            return torch.vmap(partial(_score, engine))(model, state, x, y)
+            return torch.vmap(partial(score, engine))(model, state, x, y)
 
         engine.scorers[known] = Recurring(everybody)
     return engine.scorers[known]
 
 
-def _score(engine: "Engine", params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Of one client: (b,) each."""
+def score(engine: "Engine", params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...): (b,) each, in float64."""
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
     loss = engine.mapped_loss
     losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
-    classified = outputs.ndim == 2 and not y.is_floating_point()
-    if not classified:
-        return torch.full_like(losses, torch.nan).double(), losses.double()
+    return hits(outputs, y), losses.double()
+
+
+def hits(outputs: Tensor, y: Tensor) -> Tensor:
+    """(b,) float64: 1 where the answer is right, NaN where outputs are not class scores."""
+    if outputs.ndim != 2 or y.is_floating_point():
+        return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
     right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
-    return right.double(), losses.double()
+    return right.double()

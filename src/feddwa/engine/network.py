@@ -49,8 +49,10 @@ class KeyedDropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return self._dropout(_DROPOUTS[func], *args, **kwargs)
-        if func in _UNKEYED or (func is F.scaled_dot_product_attention and kwargs.get("dropout_p", 0.0) > 0):
+        if func in _UNKEYED or (func is F.scaled_dot_product_attention and _argument(4, "dropout_p", args, kwargs)):
             raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
+        if func is F.multi_head_attention_forward and kwargs.get("training", True):
+            _check_attention(_argument(10, "dropout_p", args, kwargs))
         return self._other(func)(*args, **kwargs)
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +93,20 @@ _DROPOUTS: dict[Any, int | None] = {F.dropout: None, F.dropout1d: 2, F.dropout2d
 _UNKEYED = {F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d}
 
 
+def _check_attention(dropout: float) -> None:
+    """Dropout inside the attention function of torch is out of reach of a key."""
+    if dropout > 0:
+        raise InputError(
+            f"model: nn.MultiheadAttention with dropout {dropout} draws its own random numbers; set its attribute "
+            "dropout to 0.0 (in nn.TransformerEncoderLayer: self_attn.dropout); layers of nn.Dropout may stay"
+        )
+
+
+def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """An argument that was given by its place or by its name; None where it was not."""
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
 @dataclass
 class Net:
     """A network inside an objective: `net(params, x)` gives outputs and moves `net.buffers` (BatchNorm) on."""
@@ -120,6 +136,20 @@ def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
 
 
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module that are trained, by name: name -> (*shape). Only these are rows of clients.
+
+    The others (requires_grad=False) are constants of the module, the same for all clients: calls of the module find
+    them there, so they are neither sent nor mixed, and have neither gradient nor update.
+    """
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def frozen(module: nn.Module) -> dict[str, Tensor]:
+    """The values of the parameters that are not trained, by name: name -> (*shape)."""
+    return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
+
+
 def head_name(module: nn.Module) -> str | None:
     """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
     names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
@@ -127,9 +157,12 @@ def head_name(module: nn.Module) -> str | None:
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the head's parameters; none without a linear layer."""
+    """The names of the head's trainable parameters; none without a linear layer."""
     name = head_name(module)
-    return () if name is None else tuple(f"{name}.{own}" for own, _ in module.get_submodule(name).named_parameters())
+    if name is None:
+        return ()
+    prefix = f"{name}." if name else ""  # a network may be one linear layer
+    return tuple(prefix + own for own in trainable(module.get_submodule(name)))
 
 
 def outputs_and_features(net: Any, params: Row, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ client axis, `(m, *shape)`. A *message* or a *state* is a mapping from part name
 here mutates its arguments.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,11 +88,6 @@ def concat(blocks: Sequence[State]) -> State:
     }
 
 
-def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """`function` of every tensor of a state."""
-    return {part: {name: function(value) for name, value in rows.items()} for part, rows in state.items()}
-
-
 def take_state(state: State, index: Tensor) -> State:
     """The clients at `index` of every part."""
     return {part: take(rows, index) for part, rows in state.items()}
@@ -126,6 +122,15 @@ def _grown(old: Tensor, fresh: Tensor) -> Tensor:
     result = fresh.clone(memory_format=torch.contiguous_format)
     result[tuple(slice(0, size) for size in old.shape)] = old
     return result
+
+
+def digest(row: Row) -> str:
+    """A checksum of names and values, to see whether two models are the same."""
+    total = hashlib.sha256()
+    for name, value in row.items():
+        total.update(name.encode())
+        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def tensors(state: State) -> Iterator[tuple[str, Tensor]]:

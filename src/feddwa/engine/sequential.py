@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
-from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss
-from feddwa.engine.rows import Row, State
-from feddwa.engine.trainer import Schedule, Trainer
+from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
+from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss, trainable
+from feddwa.engine.rows import Row, Rows, State
+from feddwa.engine.trainer import Engine, Schedule, Trainer
 
 
 @dataclass
@@ -68,8 +69,29 @@ def load(module: nn.Module, values: Row) -> None:
             own[name].copy_(value)
 
 
+def evaluate_one_by_one(engine: Engine, model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
+    """What `evaluate` computes, (m,) each, by an ordinary module: one client after another, losses sample by sample."""
+    module, own = copy.deepcopy(engine.module).eval(), engine.data.splits[split]
+    scores = torch.zeros(2, len(ids), dtype=torch.float64)
+    for row, client in enumerate(ids.tolist()):
+        load(module, {name: value[row] for name, value in buffers.items()})
+        net = PlainNet(module, engine.loss, keys.key(0, "unused"))
+        parameters = {name: value[row] for name, value in model.items()}
+        for samples in own.index[client, : own.sizes[client]].split(SAMPLES_AT_ONCE[engine.data.device.type]):
+            x, y = engine.data.batch(samples, engine.dtype)
+            with torch.no_grad():
+                outputs = net(parameters, x)
+                losses = [engine.loss(outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+            scores[0, row] += hits(outputs, y).sum().cpu()
+            scores[1, row] += torch.stack(losses).double().sum().cpu()
+    return Scores(*(scores / own.sizes[ids]))
+
+
 class SequentialTrainer(Trainer):
     """Trains its rows one by one."""
+
+    def _evaluate(self, model: Rows, buffers: Rows, split: str) -> Scores:
+        return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
 
     def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
         results = []
@@ -95,19 +117,20 @@ class SequentialTrainer(Trainer):
         load(module, state.pop("buffers"))
         if isinstance(step, SGDStep):
             load(module, state["model"])
-            optimiser = torch.optim.SGD(module.parameters(), lr=step.rate)
+            parameters = trainable(module)
+            optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
         for order, noise in draws:
             for number, samples in enumerate(order.split(width)):
                 batch = self.engine.data.batch(samples, self.engine.dtype)
                 client = PlainClient(module, self.engine.loss, keys.fold(noise, number))
                 if isinstance(step, SGDStep):
                     optimiser.zero_grad()
-                    client.backward(dict(module.named_parameters()), batch, step.objective, **constants)
+                    client.backward(parameters, batch, step.objective, **constants)
                     optimiser.step()
                 else:
                     state = dict(step(client, state, batch, **constants))
         if isinstance(step, SGDStep):
-            state["model"] = {name: value.detach() for name, value in module.named_parameters()}
+            state["model"] = {name: value.detach() for name, value in parameters.items()}
         return {**state, "buffers": dict(module.named_buffers())}
 
 

@@ -60,6 +60,9 @@ class _Conv(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Any:
         m = info.batch_size
+        if in_dims[1] is None and (bias is None or in_dims[2] is None):  # frozen: one convolution of all images
+            out = torch.conv2d(batched(x, in_dims[0], m).flatten(0, 1), weight, bias, *geometry)
+            return (out.unflatten(0, (m, -1)), x.new_empty(0)), (0, None)
         weight = batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
         bias = None if bias is None else batched(bias, in_dims[2], m)  # (m, O)
         how = form(x)
@@ -97,8 +100,12 @@ class _ConvBackward(WayBack):
         wanted: Wanted,
     ) -> Any:
         m = info.batch_size
+        if in_dims[2] is None and wanted == (True, False, False):
+            gradient, x = batched(gradient, in_dims[0], m).flatten(0, 1), batched(x, in_dims[1], m).flatten(0, 1)
+            found = _backward(gradient, x, weight, geometry, 1, wanted)
+            return tuple(None if value is None else value.unflatten(0, (m, -1)) for value in found), (0, None, None)
+        how = "channels" if in_dims[2] is None else form(x)  # no patches were kept of a shared kernel
         weight = batched(weight, in_dims[2], m)
-        how = form(x)
         if how != "channels":
             gradient, x = batched(gradient, in_dims[0], m), batched(x, in_dims[1], m)
             if how == "kernels":

@@ -12,12 +12,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
-from feddwa.engine.evaluate import evaluate
+from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.memory import keep_freed_pages
-from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, label_loss, task_loss
+from feddwa.engine.network import (
+    FunctionalClient,
+    Loss,
+    Net,
+    Objective,
+    SGDStep,
+    Step,
+    frozen,
+    label_loss,
+    task_loss,
+    trainable,
+)
 from feddwa.engine.program import Flat, Program
 from feddwa.engine.record import Recurring
-from feddwa.engine.rows import Row, Rows, State, take
+from feddwa.engine.rows import Row, Rows, State, count, repeat, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 
@@ -45,7 +56,7 @@ class Schedule:
 class Engine:
     """Everything that stays the same from round to round: network, data, settings, compiled programs."""
 
-    module: nn.Module  # the architecture; its own parameters are never used
+    module: nn.Module  # the architecture and its frozen parameters; the trainable ones are rows, given at every call
     data: FederatedData
     settings: Settings
     seed: int = 0
@@ -73,9 +84,14 @@ class Engine:
         return Trainer(self, ids, round)
 
     def initial(self) -> tuple[Row, Row]:
-        """Parameters and buffers of the module as it was made."""
-        parameters = {name: value.detach().clone() for name, value in self.module.named_parameters()}
+        """Trainable parameters and buffers of the module as it was made."""
+        parameters = {name: value.detach().clone() for name, value in trainable(self.module).items()}
         return parameters, {name: value.detach().clone() for name, value in self.module.named_buffers()}
+
+    def complete(self, model: Rows) -> Rows:
+        """Models (m, *shape) with the frozen parameters, which all rows share, in the order of the module."""
+        whole = {**repeat(frozen(self.module), count(model)), **model}
+        return {name: whole[name] for name, _ in self.module.named_parameters()}
 
     def advance(self, work: State, constants: State, schedule: Schedule) -> State:
         """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
@@ -201,7 +217,7 @@ class Trainer:
         one = torch.zeros(1, dtype=torch.int64)
         first = ({name: value[0] for name, value in take(rows, one).items()} for rows in (model, memory["buffers"]))
         self.flops += self.engine.data.splits[split].sizes[self.ids] * self.engine.forward_flops(*first)
-        return evaluate(self.engine, model, memory["buffers"], self.ids, split).loss
+        return self._evaluate(model, memory["buffers"], split).loss
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
@@ -223,6 +239,10 @@ class Trainer:
     def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
         """All epochs of the schedule."""
         return self.engine.advance(work, constants, schedule)
+
+    def _evaluate(self, model: Rows, buffers: Rows, split: str) -> Scores:
+        """Scores of every row on its client's samples."""
+        return evaluate(self.engine, model, buffers, self.ids, split)
 
 
 def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:

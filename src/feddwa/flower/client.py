@@ -19,7 +19,8 @@ from torch import Tensor
 from feddwa import __version__, updates
 from feddwa.build import make_engine
 from feddwa.engine import Scores
-from feddwa.engine.rows import put_state, take_state
+from feddwa.engine.network import frozen
+from feddwa.engine.rows import digest, put_state, take_state
 from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
@@ -84,7 +85,7 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     rows, trains = codec.setting(task, "rows", list), codec.setting(task, "trains", list)
     tested, last = codec.setting(task, "tested", list), codec.setting(task, "last", bool)
     me = node.make_node(config, values, tuple(rows), clients)
-    if codec.setting(task, "initial", str) != node.digest(me.problem.initial):
+    if codec.setting(task, "initial", str) != digest({**me.problem.initial, **frozen(me.half.engine.module)}):
         raise Refusal("initial model: differs from the server's; do both have the same versions of feddwa and torch?")
     tested_at, trains_at = _places(rows, tested), _places(rows, trains)
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
@@ -95,8 +96,8 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        models = me.half.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
-        node.keep_models(folder, me.rows[tested_at], *models)
+        models, buffers = me.half.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+        node.keep_models(folder, me.rows[tested_at], me.half.engine.complete(models), buffers)
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)

@@ -19,13 +19,13 @@ from flwr.supercore import log
 
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.engine import Cohort, State, keys
-from feddwa.engine.rows import to_devices
+from feddwa.engine.network import frozen
+from feddwa.engine.rows import digest, to_devices
 from feddwa.federation import Round
 from feddwa.flower import codec
 from feddwa.flower.attendance import Attendance
 from feddwa.flower.exchange import exchange
 from feddwa.flower.members import Members
-from feddwa.flower.node import digest
 from feddwa.flower.replies import Harvest, Part, harvest
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.trust import Blank, Expected
@@ -64,7 +64,8 @@ class Coordinator:
         assert self.members.task is not None
         shape, classes, _ = self.members.task
         self.blank = Blank.of(self.config, shape, classes)
-        self.half, self.initial = ServerHalf(self.algorithm, self.blank.half.border), digest(self.blank.initial)
+        self.half = ServerHalf(self.algorithm, self.blank.half.border)
+        self.initial = digest({**self.blank.initial, **frozen(self.blank.half.engine.module)})
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
 

@@ -7,7 +7,6 @@ round, because it was stopped before it had saved it, the clients begin from wha
 
 import dataclasses
 import functools
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,15 +62,6 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     sequential, border = config.backend == "sequential", Border.of(config.batchnorm, engine.module, algorithm.updates)
     chunk = 1 if sequential else config.chunk or rows_that_fit(engine, initial, buffers)
     return Node(algorithm, ClientHalf(algorithm, border, engine, chunk, sequential), numbers, problem, buffers)
-
-
-def digest(row: Row) -> str:
-    """A sum of a model, to see whether two have the same."""
-    total = hashlib.sha256()
-    for name, value in row.items():
-        total.update(name.encode())
-        total.update(value.cpu().contiguous().numpy().tobytes())
-    return total.hexdigest()
 
 
 def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:
