@@ -240,7 +240,7 @@ BAD = {
     "run --lr -0.1": "--lr: got -0.1, must be a finite number, 0 or more",
     "run --algorithm fedavgm --param beta=-1": "--param beta: got -1.0, must be",
     "run --clients 0": "--clients: got 0, must be at least 1",
-    f"run --clients {10**400}": "--clients: got 10{400}, must be at most 10,000,000",
+    f"run --clients {10**400}": "--clients: got 10{400}, must be at most 1,000,000",
     "run --data-dir nowhere": "--data-dir: no folder nowhere",
     "partition --dataset /": "--dataset /: ",
     "run --clients 5000": "--clients: got 5000, must be at most 898: each needs",

@@ -26,7 +26,6 @@ DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
 CLIENTS = 20
-MOST_CLIENTS = 10_000_000
 VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
 
@@ -136,9 +135,6 @@ class RunConfig:
         for field in ("clients", "rounds", "epochs", "batch_size", "chunk"):
             value = getattr(self, field)
             require(value is None or value >= 1, _option(field), value, "at least 1")
-        require(
-            self.clients is None or self.clients <= MOST_CLIENTS, "--clients", self.clients, f"at most {MOST_CLIENTS:,}"
-        )
         require(self.lr is not None and 0 <= self.lr < float("inf"), "--lr", self.lr, "a finite number, 0 or more")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
