@@ -32,7 +32,8 @@ from feddwa.config import PAPER, RunConfig
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows, together
+from feddwa.engine import Engine, Rows
+from feddwa.engine.fast import lockstep
 from feddwa.engine.network import Loss
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
@@ -90,14 +91,14 @@ def run_tasks(
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
     samples = [id(engine.data.x) for engine in engines]
     name = ("stack", program_kind(pairs[0][0]), *(samples if len(set(samples)) > 1 else samples[:1]))
-    stack = tasks[0].keep(name, lambda: together.stacked(engines))
-    members = together.members(engines)
+    stack = tasks[0].keep(name, lambda: lockstep.stacked(engines))
+    members = lockstep.members(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
     work = [
         partial(job, *pair, engine, watcher, len(pairs))
         for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
     ]
-    return together.in_step(stack, members, work)
+    return lockstep.in_step(stack, members, work)
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:

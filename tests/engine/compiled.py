@@ -12,7 +12,8 @@ from triton.compiler import compile as build
 from triton.runtime.jit import JITFunction
 
 from feddwa.data.federated import Batch
-from feddwa.engine import keys, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine import keys
+from feddwa.engine.fast import stacked_conv, stacked_norm, stacked_pool
 from feddwa.engine.network import FunctionalClient, SGDStep, label_loss
 
 HOPPER = GPUTarget("cuda", 90, 32)

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa.engine import keys, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine import keys
+from feddwa.engine.fast import stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine.fast.stacked_conv import conv2d
+from feddwa.engine.fast.stacked_norm import batch_norm
+from feddwa.engine.fast.stacked_pool import adaptive_avg_pool2d, max_pool2d
 from feddwa.engine.network import StackedFunctions
-from feddwa.engine.stacked_conv import conv2d
-from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_pool import adaptive_avg_pool2d, max_pool2d
 
 NO_TRITON = importlib.util.find_spec("triton") is None
 KERNELS = pytest.param("kernels", marks=pytest.mark.skipif(NO_TRITON, reason="needs Triton"))

@@ -10,21 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine import (
-    Engine,
-    SequentialTrainer,
-    Settings,
-    Trainer,
-    evaluate,
-    keys,
-    program,
-    stacked_conv,
-    stacked_norm,
-    stacked_pool,
-)
+from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, evaluate, keys
+from feddwa.engine.fast import program, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine.fast.record import record
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import descend, label_loss
-from feddwa.engine.record import record
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
 from feddwa.errors import InputError
@@ -67,9 +57,9 @@ def test_three_rounds_agree_with_the_plain_loop(network, dtype):
 
 
 def test_recorded_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
-    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 10**9})
+    monkeypatch.setattr("feddwa.engine.fast.program.RECORD_AFTER", {"cpu": 10**9})
     eager = train(Trainer, make_engine(conv_net, torch.float32))
-    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 0})
+    monkeypatch.setattr("feddwa.engine.fast.program.RECORD_AFTER", {"cpu": 0})
     recorded = train(Trainer, make_engine(conv_net, torch.float32))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(recorded), strict=True))
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from feddwa.engine import keys
+from feddwa.engine.fast.record import Recurring
 from feddwa.engine.network import Net
-from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, take
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.evaluate import evaluate
+from feddwa.engine.fast.program import Flat, Program
+from feddwa.engine.fast.record import Recurring
 from feddwa.engine.memory import keep_freed_pages
 from feddwa.engine.network import FunctionalClient, Loss, Net, Objective, SGDStep, Step, label_loss, task_loss
-from feddwa.engine.program import Flat, Program
-from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, State, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors

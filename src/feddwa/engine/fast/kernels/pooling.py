@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from feddwa.engine.forms import Pair
-from feddwa.engine.kernels.common import block_of, channels_last, kernel, pixel
+from feddwa.engine.fast.dispatch import Pair
+from feddwa.engine.fast.kernels.common import block_of, channels_last, kernel, pixel
 
 WINDOWS = 32  # per program
 

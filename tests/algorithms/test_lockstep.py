@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.engine.together import in_step, members, stacked
+from feddwa.engine.fast.lockstep import in_step, members, stacked
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, difference, federation
 from tests.conftest import SIZES, conv_net, small_data

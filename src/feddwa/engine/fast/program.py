@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from feddwa.engine.forms import form
-from feddwa.engine.record import RECORD_AFTER, record
+from feddwa.engine.fast.dispatch import form
+from feddwa.engine.fast.record import RECORD_AFTER, record
 
 Flat = Sequence[Tensor]
 Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, keys) -> new work; leading axis = rows

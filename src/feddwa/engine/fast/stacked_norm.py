@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.forms import WayBack, batched, form, into_channels
+from feddwa.engine.fast.dispatch import WayBack, batched, form, into_channels
 
 aten = torch.ops.aten
 
@@ -82,7 +82,7 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Any:
         m = info.batch_size
         if form(x) == "kernels":
-            from feddwa.engine import kernels
+            from feddwa.engine.fast import kernels
 
             x, *own = (batched(own, dim, m) for own, dim in zip((x, weight, bias, mean, var), in_dims, strict=False))
             out, *found = kernels.normalise(_pixels(x), *own, momentum, eps)
@@ -114,7 +114,7 @@ class _BatchNormBackward(WayBack):
     ) -> Any:
         m = info.batch_size
         if form(x) == "kernels":
-            from feddwa.engine import kernels
+            from feddwa.engine.fast import kernels
 
             own = zip((gradient, x, weight, mean, deviation), in_dims, strict=False)
             gradient, x, *rest = (batched(value, dim, m) for value, dim in own)
@@ -147,7 +147,7 @@ def _merge(x: Tensor, dim: int | None, m: int) -> Any:
 
 def _pixels(images: Tensor) -> Tensor:
     """(m, B, C, H, W) -> (m, B H W, C)."""
-    from feddwa.engine import kernels
+    from feddwa.engine.fast import kernels
 
     return kernels.channels_last(images).flatten(1, 3)
 

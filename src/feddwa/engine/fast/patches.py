@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.forms import Geometry, Wanted
+from feddwa.engine.fast.dispatch import Geometry, Wanted
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from feddwa.engine.kernels.common import block_of, cut, kernel
+from feddwa.engine.fast.kernels.common import block_of, cut, kernel
 
 PIXELS = 64  # at once
 

@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from feddwa.engine.forms import Geometry
-from feddwa.engine.kernels.common import block_of, channels_last, cut, kernel, pixel
+from feddwa.engine.fast.dispatch import Geometry
+from feddwa.engine.fast.kernels.common import block_of, channels_last, cut, kernel, pixel
 
 TILE = {"tf32": 128, "tf32x3": 64}  # places per program of a convolution
 STAGES = {"tf32": 3, "tf32x3": 2}  # tiles of a convolution that are on their way at once

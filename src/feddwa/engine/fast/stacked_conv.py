@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from feddwa.engine import patches
-from feddwa.engine.forms import Geometry, Wanted, WayBack, batched, form, into_channels, pair
+from feddwa.engine.fast import patches
+from feddwa.engine.fast.dispatch import Geometry, Wanted, WayBack, batched, form, into_channels, pair
 
 aten = torch.ops.aten
 
@@ -64,7 +64,7 @@ class _Conv(torch.autograd.Function):
         bias = None if bias is None else batched(bias, in_dims[2], m)  # (m, O)
         how = form(x)
         if how == "kernels":
-            from feddwa.engine import kernels
+            from feddwa.engine.fast import kernels
 
             out = kernels.conv(batched(x, in_dims[0], m), weight, bias, geometry)
             return (out, x.new_empty(0)), (0, None)
@@ -128,7 +128,7 @@ def _kernel_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted: Wanted
 ) -> tuple[Tensor | None, ...]:
     """The gradients (m, B, ...) by our kernels."""
-    from feddwa.engine import kernels
+    from feddwa.engine.fast import kernels
 
     to_x = to_weight = to_bias = None
     if wanted[0]:

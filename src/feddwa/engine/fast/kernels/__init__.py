@@ -5,11 +5,11 @@ piece. Sizes of blocks and numbers of stages come from sweeps over the layers of
 piece of a sum may be (`LEAST`) does not, it leaves those layers as they were.
 """
 
-from feddwa.engine.kernels.common import channels_last
-from feddwa.engine.kernels.convolution import conv, conv_to_input, conv_to_weight
-from feddwa.engine.kernels.draws import mix, uniform
-from feddwa.engine.kernels.normalisation import normalise, normalise_to_input
-from feddwa.engine.kernels.pooling import places_to_input, pool, pool_places, pool_to_input
+from feddwa.engine.fast.kernels.common import channels_last
+from feddwa.engine.fast.kernels.convolution import conv, conv_to_input, conv_to_weight
+from feddwa.engine.fast.kernels.draws import mix, uniform
+from feddwa.engine.fast.kernels.normalisation import normalise, normalise_to_input
+from feddwa.engine.fast.kernels.pooling import places_to_input, pool, pool_places, pool_to_input
 
 __all__ = [
     "channels_last",

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from feddwa.engine.kernels.common import kernel
+from feddwa.engine.fast.kernels.common import kernel
 
 BLOCK = 512  # numbers per program
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.forms import Pair, WayBack, batched, form, into_channels, pair
+from feddwa.engine.fast.dispatch import Pair, WayBack, batched, form, into_channels, pair
 
 aten = torch.ops.aten
 
@@ -67,7 +67,7 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: Any) -> Any:
         if _by_kernels(x, window):
-            from feddwa.engine import kernels
+            from feddwa.engine.fast import kernels
 
             size, stride, padding, _, ceil_mode = window
             along = zip(x.shape[-2:], size, stride, padding, strict=True)
@@ -91,7 +91,7 @@ class _MaxPoolBackward(WayBack):
     @staticmethod
     def vmap(info: Any, in_dims: Any, gradient: Tensor, x: Tensor, places: Tensor, window: Any) -> Any:
         if _by_kernels(x, window):
-            from feddwa.engine import kernels
+            from feddwa.engine.fast import kernels
 
             gradient, places = (
                 batched(own, dim, info.batch_size) for own, dim in ((gradient, in_dims[0]), (places, in_dims[2]))
@@ -140,7 +140,7 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, size: Pair, rectified: bool) -> Tensor:
-        from feddwa.engine import kernels
+        from feddwa.engine.fast import kernels
 
         out: Tensor = kernels.pool(x, size, rectified)
         return out
@@ -164,7 +164,7 @@ class _PoolBackward(WayBack):
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, size: Pair, rectified: bool) -> Tensor:
-        from feddwa.engine import kernels
+        from feddwa.engine.fast import kernels
 
         out: Tensor = kernels.pool_to_input(gradient, x, size, rectified)
         return out
