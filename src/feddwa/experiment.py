@@ -77,7 +77,7 @@ def run_tasks(
     observe: Observer = lambda line: None,
     begun: Collection[RunConfig] = (),
 ) -> list[Result]:
-    """Run configurations of one network, in step: what their clients train alike is trained as one stack.
+    """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
     Those that are `begun` go on from the last checkpoint in their directory. The rounds of the first one are shown.
     """
@@ -91,14 +91,14 @@ def run_tasks(
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
     samples = [id(engine.data.x) for engine in engines]
     name = ("stack", program_kind(pairs[0][0]), *(samples if len(set(samples)) > 1 else samples[:1]))
-    stack = tasks[0].keep(name, lambda: lockstep.stacked(engines))
-    members = lockstep.members(engines)
+    stack = tasks[0].keep(name, lambda: lockstep.stacked_engine(engines))
+    members = lockstep.lockstep_engines(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
     work = [
         partial(job, *pair, engine, watcher, len(pairs))
         for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
     ]
-    return lockstep.in_step(stack, members, work)
+    return lockstep.run_in_lockstep(stack, members, work)
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:

@@ -80,15 +80,17 @@ def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(network, monkeypatch):
     sequential = train(SequentialTrainer, engine, 1, ids)
     plain = evaluate(engine, sequential["model"], sequential["buffers"], ids)
     for module in (stacked_conv, stacked_pool, stacked_norm, keys, program):
-        monkeypatch.setattr(module, "form", lambda x: "kernels")
+        monkeypatch.setattr(module, "implementation", lambda x: "kernels")
     monkeypatch.setitem(program.RECORD_AFTER, "cpu", 0)
     recorded = []
-    in_place = program.in_place
-    monkeypatch.setattr(program, "in_place", lambda module, fused: recorded.append(in_place(module, True)) or module)
+    make_in_place = program.make_in_place
+    monkeypatch.setattr(
+        program, "make_in_place", lambda module, fused: recorded.append(make_in_place(module, True)) or module
+    )
     trained = train(Trainer, engine, 1, ids)
     assert relative_error(trained, sequential) < TOLERANCE[torch.float32]
     targets = [str(node.target) for module in recorded for node in module.graph.nodes]
-    assert {"aten.baddbmm_.default", "feddwa.normalise.default"} <= set(targets)
+    assert {"aten.baddbmm_.default", "feddwa.batch_norm.default"} <= set(targets)
     assert ("feddwa.uniform.default" in targets) == (network is conv_net)
     assert "aten._foreach_add_.Scalar" in targets  # counts in one call, and updates in another
     assert "aten.add_.Tensor" not in targets
@@ -128,7 +130,7 @@ def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
 def test_rows_rounded_up_change_nothing(network, monkeypatch):
     """As on a GPU: rows that are only there to make the shape one that recurs."""
     expected = train(SequentialTrainer, make_engine(NETWORKS[network]))
-    monkeypatch.setitem(program.ROUNDED, "cpu", True)
+    monkeypatch.setitem(program.USE_BUCKETS, "cpu", True)
     monkeypatch.setitem(program.RECORD_AFTER, "cpu", 1)
     seen = set()
     run = program.Program._run
@@ -253,12 +255,12 @@ def test_labels_that_are_all_there_need_no_mask():
     assert relative_error(train(Trainer, engine), train(SequentialTrainer, engine)) < 1e-9
 
 
-def test_federations_that_train_together_share_the_memory(monkeypatch):
+def test_federations_in_lockstep_share_the_memory(monkeypatch):
     monkeypatch.setattr("feddwa.engine.memory._free_bytes", lambda device: 10**8)
     engine = make_engine(plain_net)
     alone = rows_that_fit(engine, *engine.initial())
     assert alone > 3
-    assert rows_that_fit(dataclasses.replace(engine, together=3), *engine.initial()) == alone // 3
+    assert rows_that_fit(dataclasses.replace(engine, lockstep=3), *engine.initial()) == alone // 3
 
 
 @pytest.mark.parametrize("network", NETWORKS)

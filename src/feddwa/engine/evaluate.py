@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from feddwa.engine import keys
-from feddwa.engine.fast.record import Recurring
+from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Net
 from feddwa.engine.rows import Row, Rows, take
 
@@ -47,7 +47,7 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
 
 
-def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> Recurring:
+def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> RecordedFunction:
     """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
     known = (names, buffers)
     if known not in engine.scorers:
@@ -59,7 +59,7 @@ def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) 
             x, y = engine.data.batch(flat[-1], engine.dtype)
             return torch.vmap(partial(_score, engine))(model, state, x, y)
 
-        engine.scorers[known] = Recurring(everybody)
+        engine.scorers[known] = RecordedFunction(everybody)
     return engine.scorers[known]
 
 

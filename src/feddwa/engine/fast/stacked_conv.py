@@ -1,15 +1,17 @@
-"""Convolution in forms that stay fast when mapped over clients.
+"""Convolution that stays fast when it is mapped over clients.
 
-`vmap` of a convolution with a kernel per client is a grouped convolution, and what follows it copies the result into
-another layout. On a CPU we keep the client axis inside the channels, in channels-last memory, from one layer to the
-next: no copies, and pooling runs over whole vectors. On a GPU cuDNN launches one kernel per group, so there it is one
-matrix product per client, of its kernels and its patches. In float32, with Triton, kernels of our own gather the
-patches as they multiply (`engine/kernels/`), with channels last in memory; else they are written out
-(`engine/patches.py`), and the channels stand before the batch in memory, (m, C, B, H, W), from one layer to the next,
-so that a client's whole batch is one matrix.
+`vmap` of a convolution with weights per client is a grouped convolution, and the next layer copies its result into
+another layout. The implementations here (`dispatch.implementation`) avoid that copy:
 
-These are ordinary `autograd.Function`s with a rule for `vmap`; for a single client it is torch's own operation. Pooling
-and BatchNorm (`stacked_pool.py`, `stacked_norm.py`) take the layouts as they are and leave them so.
+- "channels", on a CPU: the client axis stays inside the channels, in channels-last memory, from one layer to the next.
+  Pooling then runs over whole vectors.
+- "kernels", on a GPU: cuDNN would launch one kernel per group, so a convolution is one matrix product per client.
+  Triton kernels (`kernels/`) gather the patches as they multiply. Channels are last in memory.
+- "patches", on a GPU in other dtypes: patches are written out (`patches.py`). Channels stand before the batch in
+  memory, (m, C, B, H, W), from one layer to the next, so that the batch of a client is one matrix.
+
+These are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operation.
+Pooling and BatchNorm (`stacked_pool.py`, `stacked_norm.py`) take these layouts as they are and keep them.
 """
 
 from typing import Any
@@ -18,7 +20,15 @@ import torch
 from torch import Tensor
 
 from feddwa.engine.fast import patches
-from feddwa.engine.fast.dispatch import Geometry, Wanted, WayBack, batched, form, into_channels, pair
+from feddwa.engine.fast.dispatch import (
+    BackwardFunction,
+    Geometry,
+    OutputMask,
+    implementation,
+    merge_into_channels,
+    move_client_axis,
+    pair,
+)
 
 aten = torch.ops.aten
 
@@ -32,7 +42,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`torch.conv2d`, with rules of our own where there is one kernel per client."""
+    """`torch.conv2d`, with a rule of our own for vmap. Grouped convolutions and padding by name are torch's."""
     if isinstance(padding, str) or groups != 1 or input.ndim != 4:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     out: Tensor = _Conv.apply(input, weight, bias, (pair(stride), pair(padding), pair(dilation)))[0]
@@ -40,7 +50,10 @@ def conv2d(
 
 
 class _Conv(torch.autograd.Function):
-    """Convolution; the second output holds the patches, where they were gathered, for the way back."""
+    """Convolution. Returns the output and, for the backward pass, the patches ("patches") or an empty tensor.
+
+    One client: x (B, C, H, W), weight (O, C, kh, kw), bias (O,) -> (B, O, H', W').
+    """
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -53,86 +66,90 @@ class _Conv(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
-        wanted = tuple(ctx.needs_input_grad[:3])
-        return *_ConvBackward.apply(gradient, *ctx.saved_tensors, ctx.geometry, wanted), None
+    def backward(ctx: Any, grad_output: Tensor, _: Any) -> Any:
+        output_mask = tuple(ctx.needs_input_grad[:3])
+        return *_ConvBackward.apply(grad_output, *ctx.saved_tensors, ctx.geometry, output_mask), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Any:
         m = info.batch_size
-        weight = batched(weight, in_dims[1], m)  # (m, O, C, kh, kw)
-        bias = None if bias is None else batched(bias, in_dims[2], m)  # (m, O)
-        how = form(x)
-        if how == "kernels":
+        weight = move_client_axis(weight, in_dims[1], m)  # (m, O, C, kh, kw)
+        bias = None if bias is None else move_client_axis(bias, in_dims[2], m)  # (m, O)
+        chosen = implementation(x)
+        if chosen == "kernels":
             from feddwa.engine.fast import kernels
 
-            out = kernels.conv(batched(x, in_dims[0], m), weight, bias, geometry)
+            out = kernels.conv(move_client_axis(x, in_dims[0], m), weight, bias, geometry)  # (m, B, O, H', W')
             return (out, x.new_empty(0)), (0, None)
-        if how == "patches":
-            return patches.conv(batched(x, in_dims[0], m), weight, bias, geometry), (0, 0)
-        merged = into_channels(batched(x, in_dims[0], m, 1), 1)
+        if chosen == "patches":
+            return patches.conv(move_client_axis(x, in_dims[0], m), weight, bias, geometry), (0, 0)
+        merged = merge_into_channels(move_client_axis(x, in_dims[0], m, 1), 1)  # (B, m C, H, W)
         merged_bias = None if bias is None else bias.flatten()
-        out = torch.conv2d(merged, weight.flatten(0, 1), merged_bias, *geometry, groups=m)
+        out = torch.conv2d(merged, weight.flatten(0, 1), merged_bias, *geometry, groups=m)  # (B, m O, H', W')
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
 
 
-class _ConvBackward(WayBack):
-    """Gradients of a convolution with respect to its input, its kernel and its bias."""
+class _ConvBackward(BackwardFunction):
+    """Gradients of a convolution with respect to its input, weight and bias; None where `output_mask` is False.
+
+    One client: grad_output (B, O, H', W'), x (B, C, H, W), weight (O, C, kh, kw); columns: what `_Conv` has kept.
+    """
 
     @staticmethod
     def forward(
-        gradient: Tensor, x: Tensor, weight: Tensor, columns: Tensor, geometry: Geometry, wanted: Wanted
+        grad_output: Tensor, x: Tensor, weight: Tensor, columns: Tensor, geometry: Geometry, output_mask: OutputMask
     ) -> Any:
-        return _backward(gradient, x, weight, geometry, 1, wanted)
+        return _backward(grad_output, x, weight, geometry, 1, output_mask)
 
     @staticmethod
     def vmap(
         info: Any,
         in_dims: Any,
-        gradient: Tensor,
+        grad_output: Tensor,
         x: Tensor,
         weight: Tensor,
         columns: Tensor,
         geometry: Geometry,
-        wanted: Wanted,
+        output_mask: OutputMask,
     ) -> Any:
         m = info.batch_size
-        weight = batched(weight, in_dims[2], m)
-        how = form(x)
-        if how != "channels":
-            gradient, x = batched(gradient, in_dims[0], m), batched(x, in_dims[1], m)
-            if how == "kernels":
-                return _kernel_gradients(gradient, x, weight, geometry, wanted), (0, 0, 0)
-            return patches.gradients(gradient, x, weight, columns, geometry, wanted), (0, 0, 0)
-        gradient = into_channels(batched(gradient, in_dims[0], m, 1), 1)
-        x = into_channels(batched(x, in_dims[1], m, 1), 1)
-        found = _backward(gradient, x, weight.flatten(0, 1), geometry, m, wanted)
-        places = (1, 0, 0)  # of the client axis: inside the channels, or in front of the output channels
-        split = tuple(
-            None if value is None else value.unflatten(place, (m, -1))
-            for value, place in zip(found, places, strict=True)
+        weight = move_client_axis(weight, in_dims[2], m)  # (m, O, C, kh, kw)
+        chosen = implementation(x)
+        if chosen != "channels":
+            grad_output = move_client_axis(grad_output, in_dims[0], m)  # (m, B, O, H', W')
+            x = move_client_axis(x, in_dims[1], m)  # (m, B, C, H, W)
+            if chosen == "kernels":
+                return _kernels_backward(grad_output, x, weight, geometry, output_mask), (0, 0, 0)
+            return patches.conv_backward(grad_output, x, weight, columns, geometry, output_mask), (0, 0, 0)
+        grad_output = merge_into_channels(move_client_axis(grad_output, in_dims[0], m, 1), 1)  # (B, m O, H', W')
+        x = merge_into_channels(move_client_axis(x, in_dims[1], m, 1), 1)  # (B, m C, H, W)
+        merged = _backward(grad_output, x, weight.flatten(0, 1), geometry, m, output_mask)
+        axes = (1, 0, 0)  # of the clients: in the channels of the input, in the output channels of weight and bias
+        grads = tuple(
+            None if value is None else value.unflatten(axis, (m, -1)) for value, axis in zip(merged, axes, strict=True)
         )
-        return split, tuple(None if value is None else place for value, place in zip(found, places, strict=True))
+        return grads, tuple(None if value is None else axis for value, axis in zip(merged, axes, strict=True))
 
 
 def _backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, groups: int, wanted: Wanted
+    grad_output: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, groups: int, output_mask: OutputMask
 ) -> tuple[Tensor | None, ...]:
-    found = aten.convolution_backward(
-        gradient, x, weight, [len(weight)], *geometry, False, [0, 0], groups, list(wanted)
+    """torch's backward pass of a grouped convolution. weight: (groups O, C, kh, kw)."""
+    grads = aten.convolution_backward(
+        grad_output, x, weight, [len(weight)], *geometry, False, [0, 0], groups, list(output_mask)
     )
-    return tuple(value if use else None for value, use in zip(found, wanted, strict=True))
+    return tuple(value if wanted else None for value, wanted in zip(grads, output_mask, strict=True))
 
 
-def _kernel_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted: Wanted
+def _kernels_backward(
+    grad_output: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, output_mask: OutputMask
 ) -> tuple[Tensor | None, ...]:
-    """The gradients (m, B, ...) by our kernels."""
+    """The same by Triton kernels. grad_output: (m, B, O, H', W'); x: (m, B, C, H, W); weight: (m, O, C, kh, kw)."""
     from feddwa.engine.fast import kernels
 
-    to_x = to_weight = to_bias = None
-    if wanted[0]:
-        to_x = kernels.conv_to_input(gradient, weight, x.shape[3:], geometry)
-    if wanted[1] or wanted[2]:
-        to_weight, to_bias = kernels.conv_to_weight(gradient, x, weight.shape[3:], geometry, wanted[2])
-    return to_x, to_weight, to_bias
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        grad_x = kernels.conv_grad_input(grad_output, weight, x.shape[3:], geometry)
+    if output_mask[1] or output_mask[2]:
+        grad_weight, grad_bias = kernels.conv_grad_weight(grad_output, x, weight.shape[3:], geometry, output_mask[2])
+    return grad_x, grad_weight, grad_bias

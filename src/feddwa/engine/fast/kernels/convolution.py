@@ -1,12 +1,13 @@
-"""Convolution and its gradients.
+"""Convolution of many clients at once, and its gradients.
 
-A client's convolution is a matrix product of the patches of its images (n, K) and its kernels (K, O), with K = kh kw C
-and n = batch x places. Written out, the patches are nine times the images, and moving them is what such a step spends
-its time on. Here a program computes a tile of one client's product and gathers just the patches it needs. The first
-layer's images may lie in memory in any order, and so may kernels; they are read fastest with the input channels last.
+The convolution of a client is a matrix product of its patches (N, K) and its weights (K, O). N = B OH OW counts output
+positions, K = KH KW C the entries of a patch. Written out (im2col), the patches of a 3 x 3 kernel are nine times the
+images, and moving them takes most of a step's time. Here a program computes one tile of a client's product and gathers
+only the patches of that tile (implicit GEMM). Images and weights may have any strides; they are read fastest with the
+input channels last.
 
-Factors of float32 products are rounded to TensorFloat-32 where the user allows it (`--dtype tf32`); else each is split
-into three parts of that width, which keeps the digits of float32.
+Products of float32 are rounded to TensorFloat-32 where the user allows it (`--dtype tf32`). Otherwise every factor is
+split into three parts of that width ("tf32x3"), which keeps the precision of float32.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -20,189 +21,233 @@ import triton.language as tl
 from torch import Tensor
 
 from feddwa.engine.fast.dispatch import Geometry
-from feddwa.engine.fast.kernels.common import block_of, channels_last, cut, kernel, pixel
+from feddwa.engine.fast.kernels.common import block_size, channels_last, kernel, split_k, unravel_index
 
-TILE = {"tf32": 128, "tf32x3": 64}  # places per program of a convolution
-STAGES = {"tf32": 3, "tf32x3": 2}  # tiles of a convolution that are on their way at once
-ENTRIES = {"tf32": 64, "tf32x3": 32}  # of a kernel, per program of its gradient
-DEPTH = 32  # terms of a sum that are added at once
-LEAST = 4  # times as many make a piece of a kernel's gradient, at least: pieces are written, and read to be added up
+BLOCK_POSITIONS = {"tf32": 128, "tf32x3": 64}  # output positions per program of a convolution
+NUM_STAGES = {"tf32": 3, "tf32x3": 2}  # of a convolution's software pipeline
+BLOCK_ENTRIES = {"tf32": 64, "tf32x3": 32}  # patch entries per program of the weight gradient
+BLOCK_REDUCTION = 32  # terms of a sum per step
+MIN_STEPS = 4  # of a partial sum of the weight gradient, because partial sums are written and read again
 
 
 def precision() -> str:
-    """How products are to be computed now."""
+    """The precision of products that `torch.set_float32_matmul_precision` asks for now: "tf32" or "tf32x3"."""
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 @triton.jit
-def _patch(
-    image, top, left, k, i, j, inside, at_c, at_h, at_w,
+def _load_patch(
+    image, top, left, k, i, j, mask, stride_xc, stride_xh, stride_xw,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr, EDGES: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, INPUT_DILATION_H: tl.constexpr, INPUT_DILATION_W: tl.constexpr,
+    CHECK_BOUNDS: tl.constexpr,
 ):  # fmt: skip
-    """Entries k (1, K'), at row i and column j, of patches that begin at top and left of images (N', 1); zeros around
-    the image, and between its pixels where those are more than one apart (UH, UW)."""
-    real = inside & (k < KH * KW * C)
-    if UH == 1 and UW == 1:
-        at = image + (top * at_h + left * at_w) + (k % C * at_c + i * DH * at_h + j * DW * at_w)
+    """Load entries k of patches: (BLOCK_N, BLOCK_K).
+
+    image, top, left: (BLOCK_N, 1), the pointer to a patch's image and where in it the patch begins. k: (1, BLOCK_K), in
+    order (KH, KW, C), with i and j its row and column in the kernel. Entries are zero outside the image and, with an
+    input dilation, between its pixels. CHECK_BOUNDS: some patch has such entries.
+    """
+    mask = mask & (k < KH * KW * C)
+    if INPUT_DILATION_H == 1 and INPUT_DILATION_W == 1:
+        pointer = (
+            image
+            + (top * stride_xh + left * stride_xw)
+            + (k % C * stride_xc + i * DILATION_H * stride_xh + j * DILATION_W * stride_xw)
+        )
     else:
-        at = image + ((top + i * DH) // UH * at_h + (left + j * DW) // UW * at_w + k % C * at_c)
-    if EDGES:
-        h, w = top + i * DH, left + j * DW
-        real = real & (h >= 0) & (h < H * UH) & (w >= 0) & (w < W * UW) & (h % UH == 0) & (w % UW == 0)
-    return tl.load(at, mask=real, other=0.0)
+        pointer = image + (
+            (top + i * DILATION_H) // INPUT_DILATION_H * stride_xh
+            + (left + j * DILATION_W) // INPUT_DILATION_W * stride_xw
+            + k % C * stride_xc
+        )
+    if CHECK_BOUNDS:
+        h, w = top + i * DILATION_H, left + j * DILATION_W
+        mask = mask & (h >= 0) & (h < H * INPUT_DILATION_H) & (w >= 0) & (w < W * INPUT_DILATION_W)
+        mask = mask & (h % INPUT_DILATION_H == 0) & (w % INPUT_DILATION_W == 0)
+    return tl.load(pointer, mask=mask, other=0.0)
 
 
 @kernel
 def _conv(
-    x, weight, bias, out, batch, at_m, at_b, at_c, at_h, at_w, of_m, of_o, of_c, of_i, of_j,
+    x, weight, bias, out, batch,
+    stride_xm, stride_xb, stride_xc, stride_xh, stride_xw, stride_wm, stride_wo, stride_wc, stride_wh, stride_ww,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
-    EDGES: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    OFFSET_H: tl.constexpr, OFFSET_W: tl.constexpr, DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    INPUT_DILATION_H: tl.constexpr, INPUT_DILATION_W: tl.constexpr,
+    CHECK_BOUNDS: tl.constexpr, FLIPPED: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[row, n, o] = bias[row, o] + sum_k patch[row, n, k] weight[row, o, k], with k in the order (kh, kw, C).
+    """out[client, n, o] = bias[client, o] + sum_k patch[client, n, k] weight[client, o, k], k in order (KH, KW, C).
 
-    UH and UW: rows and columns of the images are so far apart, with zeros between them. TURNED: kernels are read from
-    their last row and column to their first.
+    x: (m, B, C, H, W) and weight: (m, O, C, KH, KW) of any strides; bias: (m, O); out: (m, B, OH, OW, O), contiguous.
+    A program computes BLOCK_N output positions and BLOCK_O output channels of one client.
+    OFFSET: padding before the first pixel. INPUT_DILATION: distance of the input's pixels, with zeros between them.
+    FLIPPED: weights are read from their last row and column to their first.
     """
     K: tl.constexpr = KH * KW * C
-    row = tl.program_id(2).to(tl.int64)
+    client = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    b, oh, ow = pixel(n, OH, OW)
-    top, left = oh * SH - PH, ow * SW - PW
-    image = x + row * at_m + b * at_b
+    b, oh, ow = unravel_index(n, OH, OW)
+    top, left = oh * STRIDE_H - OFFSET_H, ow * STRIDE_W - OFFSET_W
+    image = x + client * stride_xm + b * stride_xb
     total = tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)[None, :]
-        if C % BLOCK_K == 0:  # one place of the kernel at a time: its row and column are plain numbers
+        if C % BLOCK_K == 0:  # the block lies within one row and column of the kernel: i and j are scalars
             i, j = start // (KW * C), start // C % KW
         else:
             i, j = k // (KW * C), k // C % KW
-        patch = _patch(image, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, UH, UW, EDGES)
-        own_i, own_j = i, j
-        if TURNED:
-            own_i, own_j = KH - 1 - i, KW - 1 - j
-        at = o[:, None] * of_o + (k % C * of_c + own_i * of_i + own_j * of_j)
-        weights = tl.load(weight + row * of_m + at, mask=(o < O)[:, None] & (k < K), other=0.0)
+        patch = _load_patch(
+            image, top, left, k, i, j, b < batch, stride_xc, stride_xh, stride_xw, C, H, W, KH, KW,
+            DILATION_H, DILATION_W, INPUT_DILATION_H, INPUT_DILATION_W, CHECK_BOUNDS,
+        )  # fmt: skip
+        weight_i, weight_j = i, j
+        if FLIPPED:
+            weight_i, weight_j = KH - 1 - i, KW - 1 - j
+        offset = o[:, None] * stride_wo + (k % C * stride_wc + weight_i * stride_wh + weight_j * stride_ww)
+        weights = tl.load(weight + client * stride_wm + offset, mask=(o < O)[:, None] & (k < K), other=0.0)
         total = tl.dot(patch, tl.trans(weights), total, input_precision=PRECISION)
-    if BIAS:
-        total += tl.load(bias + row * O + o, mask=o < O, other=0.0)[None, :]
-    place = out + row * batch * OH * OW * O + n * O + o[None, :]
-    tl.store(place, total, mask=(b < batch) & (o < O)[None, :])
+    if HAS_BIAS:
+        total += tl.load(bias + client * O + o, mask=o < O, other=0.0)[None, :]
+    pointer = out + client * batch * OH * OW * O + n * O + o[None, :]
+    tl.store(pointer, total, mask=(b < batch) & (o < O)[None, :])
 
 
 @kernel
-def _conv_to_weight(
-    gradient, x, out, to_bias, batch, rows, share, at_m, at_b, at_c, at_h, at_w,
+def _conv_grad_weight(
+    grad_output, x, grad_weight, grad_bias, batch, num_clients, terms_per_split,
+    stride_xm, stride_xb, stride_xc, stride_xh, stride_xw,
     O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    EDGES: tl.constexpr, BIAS: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr, DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    CHECK_BOUNDS: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[piece, row, o, k] = sum over the piece's n of gradient[row, n, o] patch[row, n, k]; to_bias without patch."""
+    """grad_weight[split, client, o, k] = sum over the split's n of grad_output[client, n, o] patch[client, n, k].
+
+    grad_output: (m, B, OH, OW, O), contiguous; x: (m, B, C, H, W) of any strides.
+    grad_weight: (splits, m, O, KH, KW, C); grad_bias: (splits, m, O), the sum of grad_output alone.
+    """
     K: tl.constexpr = KH * KW * C
-    tiles: tl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
-    piece, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    o = tl.program_id(0) % tiles * BLOCK_O + tl.arange(0, BLOCK_O)
-    k = tl.program_id(0) // tiles * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
+    blocks_o: tl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
+    split, client = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    o = tl.program_id(0) % blocks_o * BLOCK_O + tl.arange(0, BLOCK_O)
+    k = tl.program_id(0) // blocks_o * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
     i, j = k // (KW * C), k // C % KW
-    come_from = gradient + row * batch * OH * OW * O + o[None, :]
-    total, plain = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32), tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
-    for start in range(piece * share, piece * share + share, BLOCK_N):
+    grad_pointer = grad_output + client * batch * OH * OW * O + o[None, :]
+    total, bias_total = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32), tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
+    for start in range(split * terms_per_split, split * terms_per_split + terms_per_split, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)[:, None]
-        b, oh, ow = pixel(n, OH, OW)
-        top, left = oh * SH - PH, ow * SW - PW
-        image = x + row * at_m + b * at_b
-        patch = _patch(image, top, left, k, i, j, b < batch, at_c, at_h, at_w, C, H, W, KH, KW, DH, DW, 1, 1, EDGES)
-        come = tl.load(come_from + n * O, mask=(b < batch) & (o < O)[None, :], other=0.0)
-        total = tl.dot(tl.trans(come), patch, total, input_precision=PRECISION)
-        if BIAS:
-            plain += come
-    place = (piece * rows + row) * O + o
-    tl.store(out + place[:, None] * K + k, total, mask=(o < O)[:, None] & (k < K))
-    if BIAS and tl.program_id(0) // tiles == 0:
-        tl.store(to_bias + place, tl.sum(plain, 0), mask=o < O)
+        b, oh, ow = unravel_index(n, OH, OW)
+        top, left = oh * STRIDE_H - PADDING_H, ow * STRIDE_W - PADDING_W
+        image = x + client * stride_xm + b * stride_xb
+        patch = _load_patch(
+            image, top, left, k, i, j, b < batch, stride_xc, stride_xh, stride_xw, C, H, W, KH, KW,
+            DILATION_H, DILATION_W, 1, 1, CHECK_BOUNDS,
+        )  # fmt: skip
+        grad = tl.load(grad_pointer + n * O, mask=(b < batch) & (o < O)[None, :], other=0.0)
+        total = tl.dot(tl.trans(grad), patch, total, input_precision=PRECISION)
+        if HAS_BIAS:
+            bias_total += grad
+    offset = (split * num_clients + client) * O + o
+    tl.store(grad_weight + offset[:, None] * K + k, total, mask=(o < O)[:, None] & (k < K))
+    if HAS_BIAS and tl.program_id(0) // blocks_o == 0:
+        tl.store(grad_bias + offset, tl.sum(bias_total, 0), mask=o < O)
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """(m, B, C, H, W), (m, O, C, kh, kw), (m, O) -> (m, B, O, H', W')."""
-    places = [
-        (length + 2 * margin - by * (size - 1) - 1) // step + 1
-        for length, size, step, margin, by in zip(x.shape[3:], weight.shape[3:], *geometry, strict=True)
+    """Convolution of m clients. x: (m, B, C, H, W); weight: (m, O, C, kh, kw); bias: (m, O).
+
+    Returns (m, B, O, H', W'), with the channels last in memory.
+    """
+    output_size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(x.shape[3:], weight.shape[3:], *geometry, strict=True)
     ]
     if x.shape[2] % 16 == 0:  # few channels are as good in any order
-        x = _ordered(x)
-    out: Tensor = _conv_at(x, _ordered(weight), bias, places, *geometry, (1, 1), False, precision())
-    return out.movedim(-1, 2)
+        x = _with_channels_last(x)
+    out: Tensor = _conv_op(x, _with_channels_last(weight), bias, output_size, *geometry, (1, 1), False, precision())
+    return out.movedim(-1, 2)  # (m, B, O, H', W')
 
 
-def _ordered(x: Tensor) -> Tensor:
-    """The same with its third axis, the channels, last in memory."""
+def _with_channels_last(x: Tensor) -> Tensor:
+    """The same (m, B, C, H, W) or (m, O, C, kh, kw) with its channels, the third axis, last in memory."""
     return channels_last(x).movedim(-1, 2)
 
 
-def conv_to_input(gradient: Tensor, weight: Tensor, image: Sequence[int], geometry: Geometry) -> Tensor:
-    """The gradient (m, B, C, H, W) of the input, from that of the output (m, B, O, H', W').
+def conv_grad_input(grad_output: Tensor, weight: Tensor, input_size: Sequence[int], geometry: Geometry) -> Tensor:
+    """The gradient (m, B, C, H, W) with respect to the input of `conv`.
 
-    It is a convolution, too: of the gradients, a stride apart and with zeros all around, and the kernels turned over.
+    grad_output: (m, B, O, H', W'); weight: (m, O, C, kh, kw); input_size: (H, W). It is a convolution of grad_output,
+    dilated by the stride, with the flipped weights, whose input and output channels are swapped.
     """
     stride, padding, dilation = geometry
-    before = [by * (size - 1) - margin for size, margin, by in zip(weight.shape[3:], padding, dilation, strict=True)]
-    come, swapped = _ordered(gradient), _ordered(weight).transpose(1, 2)  # (m, B, O, H', W'), (m, C, O, kh, kw)
-    out: Tensor = _conv_at(come, swapped, None, image, (1, 1), before, dilation, stride, True, precision())
-    return out.movedim(-1, 2)
+    offset = [d * (k - 1) - p for k, p, d in zip(weight.shape[3:], padding, dilation, strict=True)]
+    grad = _with_channels_last(grad_output)  # (m, B, O, H', W')
+    swapped = _with_channels_last(weight).transpose(1, 2)  # (m, C, O, kh, kw)
+    out: Tensor = _conv_op(grad, swapped, None, input_size, (1, 1), offset, dilation, stride, True, precision())
+    return out.movedim(-1, 2)  # (m, B, C, H, W)
 
 
 @torch.library.custom_op("feddwa::conv", mutates_args=())
-def _conv_at(
+def _conv_op(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    places: list[int],
+    output_size: list[int],
     stride: list[int],
-    before: list[int],
+    offset: list[int],
     dilation: list[int],
-    apart: list[int],
-    turned: bool,
+    input_dilation: list[int],
+    flipped: bool,
     precision: str,
 ) -> Tensor:
-    """A convolution with so many places, the first one so far before the image, whose pixels are so far apart;
-    (m, B, H', W', O)."""
+    """Strided, dilated convolution of m clients at once.
+
+    x: (m, B, C, H, W); weight: (m, O, C, kh, kw); bias: (m, O); returns (m, B, H', W', O), with output_size (H', W').
+    `offset`: padding before the first pixel. `input_dilation`: distance of the input's pixels, with zeros between them.
+    `flipped`: the weights are read in reverse along both axes.
+    """
     m, outputs, channels, *size = weight.shape
-    batch, image = x.shape[1], x.shape[3:]
-    out = x.new_empty(m, batch, *places, outputs)
-    block, tile = block_of(outputs, 64), TILE[precision]
-    _conv[triton.cdiv(batch * places[0] * places[1], tile), triton.cdiv(outputs, block), m](
+    batch, input_size = x.shape[1], x.shape[3:]
+    out = x.new_empty(m, batch, *output_size, outputs)
+    block_o, block_n = block_size(outputs, 64), BLOCK_POSITIONS[precision]
+    check_bounds = max(input_dilation) > 1 or _reaches_outside(input_size, size, output_size, stride, offset, dilation)
+    _conv[triton.cdiv(batch * output_size[0] * output_size[1], block_n), triton.cdiv(outputs, block_o), m](
         x, weight, out if bias is None else bias.contiguous(), out, batch, *x.stride(), *weight.stride(),
-        outputs, channels, *image, *size, *places, *stride, *before, *dilation, *apart,
-        max(apart) > 1 or _reaches_out(image, size, places, stride, before, dilation), turned, bias is not None,
-        block, tile, DEPTH, precision, num_stages=STAGES[precision],
+        outputs, channels, *input_size, *size, *output_size, *stride, *offset, *dilation, *input_dilation,
+        check_bounds, flipped, bias is not None,
+        block_o, block_n, BLOCK_REDUCTION, precision, num_stages=NUM_STAGES[precision],
     )  # fmt: skip
     return out
 
 
-def conv_to_weight(
-    gradient: Tensor, x: Tensor, size: Sequence[int], geometry: Geometry, bias: bool
+def conv_grad_weight(
+    grad_output: Tensor, x: Tensor, size: Sequence[int], geometry: Geometry, bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients (m, O, C, kh, kw) of the kernels and, where there is one, (m, O) of the bias."""
+    """The gradients with respect to weight (m, O, C, kh, kw) and, if `bias`, to bias (m, O) of `conv`.
+
+    grad_output: (m, B, O, H', W'); x: (m, B, C, H, W); size: (kh, kw).
+    """
     if x.shape[2] % 16 == 0:  # few channels are as good in any order
-        x = _ordered(x)
-    to_weight, to_bias = _conv_to_weight_at(channels_last(gradient), x, size, *geometry, bias, precision())
-    return _total(to_weight).movedim(-1, 2), _total(to_bias) if bias else None
+        x = _with_channels_last(x)
+    weight_splits, bias_splits = _conv_grad_weight_op(
+        channels_last(grad_output), x, size, *geometry, bias, precision()
+    )  # (splits, m, O, kh, kw, C), (splits, m, O)
+    return _sum_splits(weight_splits).movedim(-1, 2), _sum_splits(bias_splits) if bias else None
 
 
-def _total(pieces: Tensor) -> Tensor:
-    """Their sum, in a fixed order."""
-    return pieces.sum(0) if len(pieces) > 1 else pieces[0]
+def _sum_splits(partial_sums: Tensor) -> Tensor:
+    """The sum over the first axis, in a fixed order."""
+    return partial_sums.sum(0) if len(partial_sums) > 1 else partial_sums[0]
 
 
-@torch.library.custom_op("feddwa::conv_to_weight", mutates_args=())
-def _conv_to_weight_at(
-    gradient: Tensor,
+@torch.library.custom_op("feddwa::conv_grad_weight", mutates_args=())
+def _conv_grad_weight_op(
+    grad_output: Tensor,
     x: Tensor,
     size: list[int],
     stride: list[int],
@@ -211,34 +256,39 @@ def _conv_to_weight_at(
     bias: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """(m, B, H', W', O), (m, B, C, H, W) -> (pieces, m, O, kh, kw, C), (pieces, m, O): long sums are cut into pieces,
-    enough of them to keep a GPU busy."""
-    m, batch, *places, outputs = gradient.shape
-    channels, image = x.shape[2], x.shape[3:]
+    """Partial sums of the gradients, (splits, m, O, kh, kw, C) of the weight and (splits, m, O) of the bias.
+
+    grad_output: (m, B, H', W', O); x: (m, B, C, H, W); size: (kh, kw). The sums run over all output positions and their
+    results are small, so they are split until there are enough programs to keep a GPU busy.
+    """
+    m, batch, *output_size, outputs = grad_output.shape
+    channels, input_size = x.shape[2], x.shape[3:]
     entries = channels * size[0] * size[1]
-    block_o, block_k = block_of(outputs, 64), block_of(entries, ENTRIES[precision])
+    block_o, block_k = block_size(outputs, 64), block_size(entries, BLOCK_ENTRIES[precision])
     tiles = triton.cdiv(outputs, block_o) * triton.cdiv(entries, block_k)
-    pieces, share = cut(batch * places[0] * places[1], DEPTH, tiles * m, LEAST)
-    to_weight = x.new_empty(pieces, m, outputs, *size, channels)
-    to_bias = x.new_empty(pieces, m, outputs) if bias else x.new_empty(0)
-    _conv_to_weight[tiles, pieces, m](
-        gradient, x, to_weight, to_bias, batch, m, share, *x.stride(),
-        outputs, channels, *image, *size, *places, *stride, *padding, *dilation,
-        _reaches_out(image, size, places, stride, padding, dilation), bias, block_o, DEPTH, block_k, precision,
+    positions = batch * output_size[0] * output_size[1]
+    num_splits, terms_per_split = split_k(positions, BLOCK_REDUCTION, tiles * m, MIN_STEPS)
+    grad_weight = x.new_empty(num_splits, m, outputs, *size, channels)
+    grad_bias = x.new_empty(num_splits, m, outputs) if bias else x.new_empty(0)
+    _conv_grad_weight[tiles, num_splits, m](
+        grad_output, x, grad_weight, grad_bias, batch, m, terms_per_split, *x.stride(),
+        outputs, channels, *input_size, *size, *output_size, *stride, *padding, *dilation,
+        _reaches_outside(input_size, size, output_size, stride, padding, dilation), bias,
+        block_o, BLOCK_REDUCTION, block_k, precision,
         num_warps=4 if block_o * block_k > 32 * 32 else 1, num_stages=1,
     )  # fmt: skip
-    return to_weight, to_bias
+    return grad_weight, grad_bias
 
 
-def _reaches_out(
-    image: Sequence[int],
+def _reaches_outside(
+    input_size: Sequence[int],
     size: Sequence[int],
-    places: Sequence[int],
+    output_size: Sequence[int],
     stride: Sequence[int],
-    before: Sequence[int],
+    offset: Sequence[int],
     dilation: Sequence[int],
 ) -> bool:
-    """Whether some patch has entries outside the image."""
-    last = [(n - 1) * by - margin for n, by, margin in zip(places, stride, before, strict=True)]
-    ends = [at + by * (own - 1) for at, by, own in zip(last, dilation, size, strict=True)]
-    return any(margin > 0 for margin in before) or any(end >= n for end, n in zip(ends, image, strict=True))
+    """Whether some patch has entries outside the image. All arguments are (along H, along W)."""
+    starts = [(n - 1) * s - p for n, s, p in zip(output_size, stride, offset, strict=True)]  # of the last patch
+    ends = [start + d * (k - 1) for start, d, k in zip(starts, dilation, size, strict=True)]
+    return any(p > 0 for p in offset) or any(end >= n for end, n in zip(ends, input_size, strict=True))
