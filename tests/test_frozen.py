@@ -201,7 +201,7 @@ def test_a_run_that_was_interrupted_goes_on_with_its_frozen_values():
 
 
 def test_recorded_programs_hold_frozen_parameters_as_constants(monkeypatch):
-    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 0})
+    monkeypatch.setattr("feddwa.engine.fast.program.RECORD_AFTER", {"cpu": 0})
     monkeypatch.setitem(record.RECORD_AFTER, "cpu", 0)
     found = []
     for sequential in (False, True):

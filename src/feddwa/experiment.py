@@ -33,7 +33,8 @@ from feddwa.config import PAPER, RunConfig
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows, together
+from feddwa.engine import Engine, Rows
+from feddwa.engine.fast import lockstep
 from feddwa.engine.network import Loss
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
@@ -78,7 +79,7 @@ def run_tasks(
     observe: Observer = lambda line: None,
     begun: Collection[RunConfig] = (),
 ) -> list[Result]:
-    """Run configurations of one network, in step: what their clients train alike is trained as one stack.
+    """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
     Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
     in their directory. The rounds of the first one are shown.
@@ -94,14 +95,14 @@ def run_tasks(
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
-    stack = tasks[0].keep(name, lambda: together.stacked(engines))
-    members = together.members(engines)
+    stack = tasks[0].keep(name, lambda: lockstep.stacked_engine(engines))
+    members = lockstep.lockstep_engines(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
     work = [
         partial(job, *pair, engine, watcher, len(pairs))
         for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
     ]
-    return together.in_step(stack, members, work)
+    return lockstep.run_in_lockstep(stack, members, work)
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:

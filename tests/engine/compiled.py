@@ -12,7 +12,8 @@ from triton.compiler import compile as build
 from triton.runtime.jit import JITFunction
 
 from feddwa.data.federated import Batch
-from feddwa.engine import keys, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine import keys
+from feddwa.engine.fast import stacked_conv, stacked_norm, stacked_pool
 from feddwa.engine.network import FunctionalClient, SGDStep, label_loss
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -53,7 +54,7 @@ def main() -> None:
     """A step of two clients each."""
     JITFunction.run = compile_only
     for module in (stacked_conv, stacked_norm, stacked_pool, keys):
-        module.form = lambda x: "kernels"
+        module.implementation = lambda x: "kernels"
     for precision, net in NETWORKS.items():
         torch.set_float32_matmul_precision(precision)
         x, y = torch.zeros(2, 20, 3, 8, 8), torch.zeros(2, 20, dtype=torch.int64)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from feddwa.engine import Engine, Settings, Trainer, evaluate, record
+from feddwa.engine import Engine, Settings, Trainer, evaluate
+from feddwa.engine.fast import record
 from feddwa.engine.rows import repeat
 from tests.conftest import NETWORKS, SIZES, small_data
 

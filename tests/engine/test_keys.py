@@ -28,7 +28,7 @@ def test_the_kernel_mixes_alike(monkeypatch):
     """As on a GPU, by Triton's interpreter; mapped over keys, too."""
     several = keys.key(0, "train", 1, torch.arange(700))
     expected = keys.mix(several), torch.vmap(lambda key: keys.bits(key, 5))(several)
-    monkeypatch.setattr(keys, "form", lambda z: "kernels")
+    monkeypatch.setattr(keys, "implementation", lambda z: "kernels")
     assert torch.equal(keys.mix(several), expected[0])
     assert torch.equal(torch.vmap(lambda key: keys.bits(key, 5))(several), expected[1])
 

@@ -13,16 +13,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa.engine import keys, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine import keys
+from feddwa.engine.fast import stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine.fast.stacked_conv import conv2d
+from feddwa.engine.fast.stacked_norm import batch_norm
+from feddwa.engine.fast.stacked_pool import adaptive_avg_pool2d, max_pool2d
 from feddwa.engine.network import StackedFunctions
-from feddwa.engine.stacked_conv import conv2d
-from feddwa.engine.stacked_norm import batch_norm
-from feddwa.engine.stacked_pool import adaptive_avg_pool2d, max_pool2d
 
 NO_TRITON = importlib.util.find_spec("triton") is None
 KERNELS = pytest.param("kernels", marks=pytest.mark.skipif(NO_TRITON, reason="needs Triton"))
-FORMS = ["channels", "patches", KERNELS]
-EXACT = {"channels": torch.float64, "patches": torch.float64, "kernels": torch.float32}  # what a form adds up in
+IMPLEMENTATIONS = ["channels", "patches", KERNELS]
+EXACT = {"channels": torch.float64, "patches": torch.float64, "kernels": torch.float32}  # dtype of sums
 CLOSE = {torch.float64: 1e-12, torch.float32: 5e-6}
 
 GEOMETRIES = [
@@ -46,14 +47,14 @@ def grads(function, *inputs):
     return (value, *pull(torch.ones_like(value)))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize(("channels", "outputs"), [(2, 5), (16, 5), (32, 70)])  # few, many, in several blocks
-def test_convolution(channels, outputs, geometry, form, monkeypatch):
-    """The forms for a GPU, too: their arithmetic is checked on any machine, that of kernels by Triton's interpreter."""
-    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+def test_convolution(channels, outputs, geometry, chosen, monkeypatch):
+    """Also the implementations for a GPU: on any machine, the kernels by Triton's interpreter."""
+    monkeypatch.setattr(stacked_conv, "implementation", lambda x: chosen)
     torch.manual_seed(0)
-    dtype = EXACT[form]
+    dtype = EXACT[chosen]
     x = torch.randn(3, 4, channels, 9, 8, dtype=dtype)  # (m, B, C, H, W)
     weight, bias = torch.randn(3, outputs, channels, 3, 2, dtype=dtype), torch.randn(3, outputs, dtype=dtype)
     ours = torch.vmap(lambda *own: grads(lambda x, w, b: conv2d(x, w, b, **geometry), *own))(x, weight, bias)
@@ -63,10 +64,10 @@ def test_convolution(channels, outputs, geometry, form, monkeypatch):
             assert close(mine[client], yours)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("ordered", [False, True])
-def test_convolution_without_bias_of_weights_in_any_order(ordered, form, monkeypatch):
-    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+def test_convolution_without_bias_of_weights_in_any_order(ordered, chosen, monkeypatch):
+    monkeypatch.setattr(stacked_conv, "implementation", lambda x: chosen)
     torch.manual_seed(0)
     x, weight = torch.randn(3, 4, 16, 9, 8), torch.randn(3, 5, 16, 3, 2)
     laid = weight.movedim(2, -1).contiguous().movedim(-1, 2) if ordered else weight
@@ -77,19 +78,19 @@ def test_convolution_without_bias_of_weights_in_any_order(ordered, form, monkeyp
             assert close(mine[client], yours)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_convolution_of_shared_images(form, monkeypatch):
-    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
+def test_convolution_of_shared_images(chosen, monkeypatch):
+    monkeypatch.setattr(stacked_conv, "implementation", lambda x: chosen)
     x, weight = torch.randn(4, 2, 6, 6), torch.randn(3, 5, 2, 3, 3)
     ours = torch.vmap(lambda w: conv2d(x, w))(weight)
     assert torch.allclose(ours, torch.stack([F.conv2d(x, w) for w in weight]), atol=1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("shared", ["weight and bias", "weight"])
-def test_convolution_with_a_kernel_that_all_clients_share(shared, form, monkeypatch):
+def test_convolution_with_a_kernel_that_all_clients_share(shared, chosen, monkeypatch):
     """As frozen parameters are: the input's gradient, that of a bias per client, and the kernel's own."""
-    monkeypatch.setattr(stacked_conv, "form", lambda x: form)
+    monkeypatch.setattr(stacked_conv, "implementation", lambda x: chosen)
     x, weight, bias = torch.randn(3, 4, 2, 7, 6), torch.randn(5, 2, 3, 2), torch.randn(3, 5)
     bias = bias[:1].expand(3, 5) if shared == "weight and bias" else bias
     dims = (0, None if shared == "weight and bias" else 0)
@@ -103,7 +104,7 @@ def test_convolution_with_a_kernel_that_all_clients_share(shared, form, monkeypa
         assert close(kernel[client], theirs[2])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     "window",
     [
@@ -115,8 +116,8 @@ def test_convolution_with_a_kernel_that_all_clients_share(shared, form, monkeypa
         {"kernel_size": 2, "dilation": 2},
     ],
 )
-def test_pooling(window, form, monkeypatch):
-    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
+def test_pooling(window, chosen, monkeypatch):
+    monkeypatch.setattr(stacked_pool, "implementation", lambda x: chosen)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8, dtype=torch.float64).relu()  # with ties at zero
     ours = torch.vmap(lambda own: grads(lambda x: max_pool2d(x, **window), own))(x)
@@ -125,10 +126,10 @@ def test_pooling(window, form, monkeypatch):
         assert all(torch.allclose(mine[client], yours, rtol=1e-12) for mine, yours in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("inplace", [False, True])
-def test_pooling_what_was_rectified(inplace, form, monkeypatch):
-    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
+def test_pooling_what_was_rectified(inplace, chosen, monkeypatch):
+    monkeypatch.setattr(stacked_pool, "implementation", lambda x: chosen)
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, 7, 8) - 0.5  # windows without a positive value, too
     x[0, 0, 0, 0, 0] = torch.nan
@@ -146,9 +147,9 @@ def test_pooling_what_was_rectified(inplace, form, monkeypatch):
             assert torch.allclose(mine[client], yours, equal_nan=True)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_pooling_what_was_rectified_and_changed_since(form, monkeypatch):
-    monkeypatch.setattr(stacked_pool, "form", lambda x: form)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
+def test_pooling_what_was_rectified_and_changed_since(chosen, monkeypatch):
+    monkeypatch.setattr(stacked_pool, "implementation", lambda x: chosen)
     x = torch.randn(3, 4, 5, 7, 8)
 
     def stacked(x):
@@ -158,12 +159,12 @@ def test_pooling_what_was_rectified_and_changed_since(form, monkeypatch):
     assert torch.allclose(torch.vmap(stacked)(x), torch.stack([F.max_pool2d(F.relu(own) - 0.5, 2) for own in x]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("channels", [5, 70])
-def test_batch_norm(channels, form, monkeypatch):
-    monkeypatch.setattr(stacked_norm, "form", lambda x: form)
+def test_batch_norm(channels, chosen, monkeypatch):
+    monkeypatch.setattr(stacked_norm, "implementation", lambda x: chosen)
     torch.manual_seed(0)
-    dtype = EXACT[form]
+    dtype = EXACT[chosen]
     x = torch.randn(3, 4, channels, 7, 8, dtype=dtype) * 3 + 1  # (m, B, C, H, W)
     weight, bias, mean = (torch.randn(3, channels, dtype=dtype) for _ in range(3))
     var = torch.rand(3, channels, dtype=dtype)
@@ -184,7 +185,7 @@ def test_batch_norm(channels, form, monkeypatch):
     assert not torch.allclose(ours[-1], var)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "layer",
@@ -197,10 +198,10 @@ def test_batch_norm(channels, form, monkeypatch):
     ],
     ids=str,
 )  # fmt: skip
-def test_layers_that_follow_a_convolution(layer, training, form, monkeypatch):
+def test_layers_that_follow_a_convolution(layer, training, chosen, monkeypatch):
     """They find images in a layout of ours; `x.view` after them is what many networks write."""
     for home in (stacked_conv, stacked_pool, stacked_norm):
-        monkeypatch.setattr(home, "form", lambda x: form)
+        monkeypatch.setattr(home, "implementation", lambda x: chosen)
     torch.manual_seed(0)
 
     class Net(nn.Module):
@@ -211,7 +212,7 @@ def test_layers_that_follow_a_convolution(layer, training, form, monkeypatch):
         def forward(self, x):
             return self.layer(self.conv(x)).view(len(x), -1)
 
-    net, x = Net().to(EXACT[form]).train(training), torch.randn(3, 4, 2, 10, 10, dtype=EXACT[form])
+    net, x = Net().to(EXACT[chosen]).train(training), torch.randn(3, 4, 2, 10, 10, dtype=EXACT[chosen])
     rows = {
         name: torch.stack([value, *torch.rand(2, *value.shape).to(value.dtype)])
         for name, value in net.state_dict().items()
@@ -233,13 +234,13 @@ def test_layers_that_follow_a_convolution(layer, training, form, monkeypatch):
             assert close(ours[name][client], theirs[name], operations=20), name
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_networks_reach_these_forms(form, monkeypatch):
+@pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
+def test_networks_reach_these_implementations(chosen, monkeypatch):
     """A torch that calls its operations by other names would silently lose the speed."""
     seen = []
     for home in (stacked_conv, stacked_pool, stacked_norm):
-        monkeypatch.setattr(home, "form", lambda x: form)
-    for own in (stacked_conv._Conv, stacked_pool._MaxPool, stacked_pool._Pool, stacked_norm._BatchNorm):
+        monkeypatch.setattr(home, "implementation", lambda x: chosen)
+    for own in (stacked_conv._Conv, stacked_pool._MaxPool, stacked_pool._TiledMaxPool, stacked_norm._BatchNorm):
         apply = own.apply
         monkeypatch.setattr(own, "apply", lambda *args, own=own, apply=apply: seen.append((own, args)) or apply(*args))
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(3))
@@ -250,11 +251,11 @@ def test_networks_reach_these_forms(form, monkeypatch):
             return torch.func.functional_call(net, params, (x,))
 
     torch.vmap(forward)(rows, torch.randn(2, 4, 2, 8, 8))
-    pool = stacked_pool._Pool if form == "kernels" else stacked_pool._MaxPool
+    pool = stacked_pool._TiledMaxPool if chosen == "kernels" else stacked_pool._MaxPool
     (conv, _), *_, (norm, _) = seen
     assert (conv, norm) == (stacked_conv._Conv, stacked_norm._BatchNorm)
     assert seen[1][0] is pool
-    assert form != "kernels" or seen[1][1][2] is True  # relu and pooling in one
+    assert chosen != "kernels" or seen[1][1][2] is True  # relu and pooling in one
 
 
 @pytest.mark.skipif(NO_TRITON, reason="needs Triton")

@@ -10,21 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine import (
-    Engine,
-    SequentialTrainer,
-    Settings,
-    Trainer,
-    evaluate,
-    keys,
-    program,
-    stacked_conv,
-    stacked_norm,
-    stacked_pool,
-)
+from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, evaluate, keys
+from feddwa.engine.fast import program, stacked_conv, stacked_norm, stacked_pool
+from feddwa.engine.fast.record import record
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import descend, label_loss
-from feddwa.engine.record import record
 from feddwa.engine.rows import repeat, take, take_state, tensors
 from feddwa.engine.trainer import calls
 from feddwa.errors import InputError
@@ -67,9 +57,9 @@ def test_three_rounds_agree_with_the_plain_loop(network, dtype):
 
 
 def test_recorded_and_eager_runs_are_the_same_to_the_bit(monkeypatch):
-    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 10**9})
+    monkeypatch.setattr("feddwa.engine.fast.program.RECORD_AFTER", {"cpu": 10**9})
     eager = train(Trainer, make_engine(conv_net, torch.float32))
-    monkeypatch.setattr("feddwa.engine.program.RECORD_AFTER", {"cpu": 0})
+    monkeypatch.setattr("feddwa.engine.fast.program.RECORD_AFTER", {"cpu": 0})
     recorded = train(Trainer, make_engine(conv_net, torch.float32))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(recorded), strict=True))
 
@@ -90,15 +80,17 @@ def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(network, monkeypatch):
     sequential = train(SequentialTrainer, engine, 1, ids)
     plain = evaluate(engine, sequential["model"], sequential["buffers"], ids)
     for module in (stacked_conv, stacked_pool, stacked_norm, keys, program):
-        monkeypatch.setattr(module, "form", lambda x: "kernels")
+        monkeypatch.setattr(module, "implementation", lambda x: "kernels")
     monkeypatch.setitem(program.RECORD_AFTER, "cpu", 0)
     recorded = []
-    in_place = program.in_place
-    monkeypatch.setattr(program, "in_place", lambda module, fused: recorded.append(in_place(module, True)) or module)
+    make_in_place = program.make_in_place
+    monkeypatch.setattr(
+        program, "make_in_place", lambda module, fused: recorded.append(make_in_place(module, True)) or module
+    )
     trained = train(Trainer, engine, 1, ids)
     assert relative_error(trained, sequential) < TOLERANCE[torch.float32]
     targets = [str(node.target) for module in recorded for node in module.graph.nodes]
-    assert {"aten.baddbmm_.default", "feddwa.normalise.default"} <= set(targets)
+    assert {"aten.baddbmm_.default", "feddwa.batch_norm.default"} <= set(targets)
     assert ("feddwa.uniform.default" in targets) == (network is conv_net)
     assert "aten._foreach_add_.Scalar" in targets  # counts in one call, and updates in another
     assert "aten.add_.Tensor" not in targets
@@ -138,7 +130,7 @@ def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
 def test_rows_rounded_up_change_nothing(network, monkeypatch):
     """As on a GPU: rows that are only there to make the shape one that recurs."""
     expected = train(SequentialTrainer, make_engine(NETWORKS[network]))
-    monkeypatch.setitem(program.ROUNDED, "cpu", True)
+    monkeypatch.setitem(program.USE_BUCKETS, "cpu", True)
     monkeypatch.setitem(program.RECORD_AFTER, "cpu", 1)
     seen = set()
     run = program.Program._run
@@ -263,12 +255,12 @@ def test_labels_that_are_all_there_need_no_mask():
     assert relative_error(train(Trainer, engine), train(SequentialTrainer, engine)) < 1e-9
 
 
-def test_federations_that_train_together_share_the_memory(monkeypatch):
+def test_federations_in_lockstep_share_the_memory(monkeypatch):
     monkeypatch.setattr("feddwa.engine.memory._free_bytes", lambda device: 10**8)
     engine = make_engine(plain_net)
     alone = rows_that_fit(engine, *engine.initial())
     assert alone > 3
-    assert rows_that_fit(dataclasses.replace(engine, together=3), *engine.initial()) == alone // 3
+    assert rows_that_fit(dataclasses.replace(engine, lockstep=3), *engine.initial()) == alone // 3
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from feddwa.engine import keys
+from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Net
-from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, take
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
 
 
-def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> Recurring:
+def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> RecordedFunction:
     """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
     known = (names, buffers)
     if known not in engine.scorers:
@@ -61,7 +61,7 @@ def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) 
             x, y = engine.data.batch(flat[-1], engine.dtype)
             return torch.vmap(partial(score, engine))(model, state, x, y)
 
-        engine.scorers[known] = Recurring(everybody)
+        engine.scorers[known] = RecordedFunction(everybody)
     return engine.scorers[known]
 
 

@@ -9,15 +9,15 @@ import hashlib
 import torch
 from torch import Tensor
 
-from feddwa.engine.forms import form
+from feddwa.engine.fast.dispatch import implementation
 
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
 
 
 def mix(z: Tensor) -> Tensor:
     """SplitMix64's finaliser: a bijection of 64-bit integers that flips each output bit with probability one half."""
-    if form(z) == "kernels":
-        from feddwa.engine import kernels
+    if implementation(z) == "kernels":
+        from feddwa.engine.fast import kernels
 
         mixed: Tensor = kernels.mix(z, 1, 0)
         return mixed
@@ -34,8 +34,8 @@ def _signed(number: int) -> int:
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key from a key and a number; both may be tensors, broadcast against each other."""
     number = _signed((data + 1) * _GOLDEN) if isinstance(data, int) else (data + 1) * _GOLDEN
-    if isinstance(number, int) and form(key) == "kernels":
-        from feddwa.engine import kernels
+    if isinstance(number, int) and implementation(key) == "kernels":
+        from feddwa.engine.fast import kernels
 
         folded: Tensor = kernels.mix(key, 3, number)
         return folded
@@ -64,8 +64,8 @@ def bits(key: Tensor, count: int) -> Tensor:
 
 def uniform(key: Tensor, shape: torch.Size) -> Tensor:
     """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so that they are exact."""
-    if form(key) == "kernels":
-        from feddwa.engine import kernels
+    if implementation(key) == "kernels":
+        from feddwa.engine.fast import kernels
 
         drawn: Tensor = kernels.uniform(key, shape.numel())
         return drawn.reshape(shape)

@@ -56,7 +56,7 @@ def rows_that_fit(engine: "Engine", parameters: Row, buffers: Row) -> int:
     with _Allocations() as allocations:
         step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), {"model": parameters}, batch)
     model = sum(value.numel() * value.element_size() for value in parameters.values())
-    per_client = (allocations.total + MODELS_PER_CLIENT * model) * engine.together
+    per_client = (allocations.total + MODELS_PER_CLIENT * model) * engine.lockstep
     return int(max(1, 0.5 * _free_bytes(engine.data.device) // per_client))
 
 

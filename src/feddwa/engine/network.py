@@ -17,11 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
-from feddwa.engine.forms import view
+from feddwa.engine.fast.dispatch import view
+from feddwa.engine.fast.stacked_conv import conv2d
+from feddwa.engine.fast.stacked_norm import batch_norm, group_norm
+from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
 from feddwa.engine.rows import Row
-from feddwa.engine.stacked_conv import conv2d
-from feddwa.engine.stacked_norm import batch_norm, group_norm
-from feddwa.engine.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch

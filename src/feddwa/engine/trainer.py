@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.evaluate import Scores, evaluate
+from feddwa.engine.fast.program import Flat, Program
+from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.memory import keep_freed_pages
 from feddwa.engine.network import (
     FunctionalClient,
@@ -26,8 +28,6 @@ from feddwa.engine.network import (
     task_loss,
     trainable,
 )
-from feddwa.engine.program import Flat, Program
-from feddwa.engine.record import Recurring
 from feddwa.engine.rows import Row, Rows, State, count, repeat, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
@@ -63,9 +63,9 @@ class Engine:
     loss: Loss = F.cross_entropy
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
-    together: int = 1  # federations that train at the same time and share the memory
+    lockstep: int = 1  # federations that train in lockstep and share the memory
     programs: dict[object, Program] = field(default_factory=dict)
-    scorers: dict[object, Recurring] = field(default_factory=dict)
+    scorers: dict[object, RecordedFunction] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
     mapped_loss: Loss = field(init=False)  # the loss in the form in which it is mapped over rows
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.engine.together import in_step, members, stacked
+from feddwa.engine.fast.lockstep import lockstep_engines, run_in_lockstep, stacked_engine
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, difference, federation
 from tests.conftest import SIZES, conv_net, small_data
@@ -25,7 +25,7 @@ def alone(name, seed, **options):
 def test_a_stack_of_seeds_is_the_seeds(name):
     federations = [alone(name, seed, participation=PART) for seed in SEEDS]
     own = [each.engine for each in federations]
-    stack, engines = stacked(own), members(own)
+    stack, engines = stacked_engine(own), lockstep_engines(own)
 
     def run(each, engine):
         return lambda: after(Federation(each.algorithm, engine, PART), 2)
@@ -35,8 +35,8 @@ def test_a_stack_of_seeds_is_the_seeds(name):
     stack.advance = lambda work, constants, schedule: (
         calls.append(len(schedule.sizes)) or advance(work, constants, schedule)
     )
-    together = in_step(stack, engines, [run(*pair) for pair in zip(federations, engines, strict=True)])
-    for each, found in zip(federations, together, strict=True):
+    results = run_in_lockstep(stack, engines, [run(*pair) for pair in zip(federations, engines, strict=True)])
+    for each, found in zip(federations, results, strict=True):
         assert difference(found, after(each, 2)) < 1e-9
     assert all(rows % len(SEEDS) == 0 for rows in calls)
 
@@ -44,7 +44,7 @@ def test_a_stack_of_seeds_is_the_seeds(name):
 def test_a_failure_of_one_stops_all():
     federations = [alone("fedavg", seed) for seed in SEEDS]
     own = [each.engine for each in federations]
-    stack, engines = stacked(own), members(own)
+    stack, engines = stacked_engine(own), lockstep_engines(own)
     rounds = []
 
     def run(engine, last):
@@ -56,7 +56,9 @@ def test_a_failure_of_one_stops_all():
             rounds.append(number)
 
     with pytest.raises(OSError, match="no space"):
-        in_step(stack, engines, [lambda e=engine, n=n: run(e, n) for n, engine in zip((5, 2, 5), engines, strict=True)])
+        run_in_lockstep(
+            stack, engines, [lambda e=engine, n=n: run(e, n) for n, engine in zip((5, 2, 5), engines, strict=True)]
+        )
     assert max(rounds) == 1
 
 
@@ -64,8 +66,8 @@ def test_federations_that_part_ways():
     """One has fewer rounds than the others: they go on without it."""
     federations = [alone("local", seed) for seed in SEEDS]
     own = [each.engine for each in federations]
-    stack, engines = stacked(own), members(own)
-    found = in_step(
+    stack, engines = stacked_engine(own), lockstep_engines(own)
+    found = run_in_lockstep(
         stack,
         engines,
         [

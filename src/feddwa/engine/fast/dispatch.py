@@ -1,0 +1,71 @@
+"""Which implementation of a stacked operation runs, by device and dtype, and helpers that the operations share."""
+
+import functools
+import importlib.util
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Pair = tuple[int, int]  # along H, along W
+Geometry = tuple[Pair, Pair, Pair]  # of a convolution: stride, padding, dilation
+OutputMask = tuple[bool, bool, bool]  # which gradients a backward pass computes: of input, weight, bias
+
+
+def implementation(x: Tensor) -> Literal["channels", "patches", "kernels"]:
+    """How operations on x, one set of parameters per client, are computed.
+
+    "channels": the client axis is merged into the channels, for torch's grouped operations; on a CPU.
+    "kernels": Triton kernels, on a GPU in float32 (int64 for random keys).
+    "patches": im2col and one matrix product per client; on a GPU in any other dtype or without Triton.
+    """
+    if not x.is_cuda:
+        return "channels"
+    return "kernels" if x.dtype in (torch.float32, torch.int64) and _has_triton() else "patches"
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def pair(value: Any) -> Pair:
+    """(along H, along W) from two numbers, or from one number for both."""
+    first, second = value if isinstance(value, tuple | list) else (value, value)
+    return int(first), int(second)
+
+
+def merge_into_channels(x: Tensor, dim: int) -> Tensor:
+    """(B, C, H, W) with a client axis m at `dim` -> (B, m * C, H, W) in channels-last memory."""
+    x = x.movedim(dim, 1).permute(0, 3, 4, 1, 2)  # (B, H, W, m, C)
+    return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+
+def move_client_axis(x: Tensor, dim: int | None, m: int, to: int = 0) -> Tensor:
+    """x with its client axis moved from `dim` to `to`. `dim` None: all m clients share x, which is expanded."""
+    return x.unsqueeze(to).expand(*x.shape[:to], m, *x.shape[to:]) if dim is None else x.movedim(dim, to)
+
+
+def view(input: Tensor, *shape: Any, **options: Any) -> Tensor:
+    """`Tensor.view`, as a copy where strides demand it: networks call it on the layouts of stacked convolutions."""
+    if options or isinstance(shape[0], torch.dtype):
+        return input.view(*shape, **options)
+    return input.reshape(*shape)
+
+
+class BackwardFunction(torch.autograd.Function):
+    """Base class of the backward pass of an operation, written as an operation of its own with a rule for vmap.
+
+    It cannot be differentiated again.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Save nothing: there is no second derivative."""
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        """Raise an error, so that nobody gets a wrong second derivative."""
+        raise RuntimeError(
+            "no second derivatives through convolution, max-pooling and BatchNorm; use finite differences instead"
+        )

@@ -1,0 +1,222 @@
+"""Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
+
+Seeds of one experiment do the same work on different data, so three of them are one program with three times the rows.
+Every federation runs as if it were alone, in a thread of its own. Only one thread runs at a time:
+`LockstepEngine.advance` hands its rows in and waits until those of all federations have been trained. Algorithms need
+not know of it.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from feddwa.data.federated import FederatedData
+from feddwa.engine.rows import State, concat
+from feddwa.engine.trainer import Engine, Schedule
+
+T = TypeVar("T")
+
+
+@dataclass
+class LockstepEngine(Engine):
+    """The engine of one of several federations: counts and evaluates by itself, trains with the others."""
+
+    sample_offset: int = 0  # number of its first sample in the stack's data
+    worker: "_Worker[Any] | None" = None
+
+    def advance(self, work: State, constants: State, schedule: Schedule) -> State:
+        """See Engine. Waits until the rows of all federations have been trained."""
+        assert self.worker is not None
+        orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
+        return self.worker.submit(
+            Request(work, constants, Schedule(schedule.step, orders, schedule.sizes, schedule.width))
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows that are to be trained: the arguments of `Engine.advance`, with samples numbered as the stack has them."""
+
+    work: State
+    constants: State
+    schedule: Schedule
+
+    @property
+    def signature(self) -> object:
+        """Step, epochs, batch size, and name, shape and dtype of every tensor: requests that agree can be one stack."""
+        shapes = tuple(
+            (part, name, value.shape[1:], value.dtype)
+            for state in (self.work, self.constants)
+            for part, rows in state.items()
+            for name, value in rows.items()
+        )
+        return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
+
+
+def stacked_engine(engines: Sequence[Engine]) -> Engine:
+    """The engine that trains the rows of all federations, on the samples of all of them."""
+    data = _join_data([engine.data for engine in engines])
+    return _engine_like(Engine, engines[0], data=data)  # type: ignore[no-any-return]
+
+
+def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
+    """For each federation's engine one that trains with the others."""
+    parts = [engine.data for engine in engines]
+    lengths = [0 if _same_samples(parts) else len(data.x) for data in parts[:-1]]
+    offsets = itertools.accumulate(lengths, initial=0)
+    return [
+        _engine_like(LockstepEngine, engine, sample_offset=offset, lockstep=len(engines))
+        for engine, offset in zip(engines, offsets, strict=True)
+    ]
+
+
+def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Run a task on each engine and return their results. `stack` trains what all of them ask for.
+
+    A task that fails stops all of them, and its error is raised. A task that ends early leaves the others to go on.
+    """
+    workers = [_Worker(task) for task in tasks]
+    for engine, worker in zip(engines, workers, strict=True):
+        engine.worker = worker
+    try:
+        while waiting := [worker for worker in workers if worker.run_to_request()]:
+            for group in _group_by_signature(waiting):
+                for worker, reply in zip(group, _train(stack, group), strict=True):
+                    worker.reply = reply
+    finally:
+        for worker in workers:
+            worker.stop()
+    return [worker.result for worker in workers]
+
+
+def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[State]:
+    """Train the requests of a group, which have one signature, as one stack; the rows of each request in turn."""
+    requests = [worker.request for worker in group if worker.request is not None]
+    new = stack.advance(*_merge(requests))
+    ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
+    for request, end in zip(requests, ends, strict=True):
+        own = slice(end - len(request.schedule.sizes), end)
+        yield {part: {name: value[own] for name, value in rows.items()} for part, rows in new.items()}
+
+
+def _merge(requests: Sequence[Request]) -> tuple[State, State, Schedule]:
+    """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
+    schedules = [request.schedule for request in requests]
+    sizes = torch.cat([schedule.sizes for schedule in schedules])
+    orders = [
+        (_stack_orders([index for index, _ in epoch]), torch.cat([noise for _, noise in epoch]))
+        for epoch in zip(*(schedule.orders for schedule in schedules), strict=True)
+    ]
+    work, constants = (concat([getattr(request, name) for request in requests]) for name in ("work", "constants"))
+    return work, constants, Schedule(schedules[0].step, orders, sizes, schedules[0].width)
+
+
+def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
+    """Sample orders (m_i, longest_i) as one (sum of m_i, longest), padded by zeros.
+
+    What is beyond the size of a client is never read.
+    """
+    longest = max(order.shape[1] for order in orders)
+    return torch.cat([F.pad(order, (0, longest - order.shape[1])) for order in orders])
+
+
+def _group_by_signature(workers: Sequence["_Worker[Any]"]) -> list[list["_Worker[Any]"]]:
+    """Workers whose requests can be one stack. As a rule that is all of them."""
+    groups: dict[object, list[_Worker[Any]]] = {}
+    for worker in workers:
+        if worker.request is not None:
+            groups.setdefault(worker.request.signature, []).append(worker)
+    return list(groups.values())
+
+
+class _Stopped(BaseException):
+    """Unwinds the thread of a task that has been stopped."""
+
+
+@dataclass
+class _Worker(Generic[T]):
+    """A task in a thread of its own that runs only when it is told to, from one request to the next."""
+
+    task: Callable[[], T]
+    request: Request | None = None
+    reply: State | None = None
+    _thread: threading.Thread | None = None
+    _may_run: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    _paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # at a request, or ended
+    _results: list[T] = field(default_factory=list)  # one, once the task has ended
+    _error: BaseException | None = None
+    _stopping: bool = False
+
+    def run_to_request(self) -> bool:
+        """Run the task to its next request; False if it has ended. Raises what the task raised."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+        if self._results or self._error is not None:
+            return False
+        self.request = None
+        self._may_run.release()
+        self._paused.acquire()
+        if self._error is not None:
+            raise self._error
+        return self.request is not None
+
+    def submit(self, request: Request) -> State:
+        """Hand in a request and wait for its reply. Called from the task's thread."""
+        self.request = request
+        self._paused.release()
+        self._may_run.acquire()
+        if self._stopping or self.reply is None:
+            raise _Stopped
+        reply, self.reply = self.reply, None
+        return reply
+
+    def stop(self) -> None:
+        """Unwind the task if it has not ended."""
+        self._stopping = True
+        if self._thread is not None:
+            self._may_run.release()
+            self._thread.join()
+
+    @property
+    def result(self) -> T:
+        """What the task returned."""
+        return self._results[0]
+
+    def _run(self) -> None:
+        self._may_run.acquire()
+        try:
+            if not self._stopping:
+                self._results.append(self.task())
+        except _Stopped:
+            pass
+        except BaseException as error:  # raised again by `run_to_request`, in the thread that waits for it
+            self._error = error
+        finally:
+            self._paused.release()
+
+
+def _engine_like(kind: type[Any], engine: Engine, **changes: Any) -> Any:
+    """An engine of a kind with another one's settings, and compiled programs of its own."""
+    same = ("module", "data", "settings", "seed", "loss", "dtype", "tensor_cores")
+    return kind(**{**{name: getattr(engine, name) for name in same}, **changes})
+
+
+def _same_samples(parts: Sequence[FederatedData]) -> bool:
+    """Whether all federations divide the same samples."""
+    return all(data.x is parts[0].x and data.y is parts[0].y for data in parts)
+
+
+def _join_data(parts: Sequence[FederatedData]) -> FederatedData:
+    """The samples of all federations, without splits: requests name their samples by number."""
+    first = parts[0]
+    if _same_samples(parts):
+        return replace(first, splits={})
+    x, y = (torch.cat([getattr(data, name) for data in parts]) for name in ("x", "y"))
+    return replace(first, x=x, y=y, splits={})
