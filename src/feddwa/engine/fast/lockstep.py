@@ -101,8 +101,8 @@ def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[State]:
     new = stack.advance(*_merge(requests))
     ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
     for request, end in zip(requests, ends, strict=True):
-        own = slice(end - len(request.schedule.sizes), end)
-        yield {part: {name: value[own] for name, value in rows.items()} for part, rows in new.items()}
+        its_rows = slice(end - len(request.schedule.sizes), end)
+        yield {part: {name: value[its_rows] for name, value in rows.items()} for part, rows in new.items()}
 
 
 def _merge(requests: Sequence[Request]) -> tuple[State, State, Schedule]:
