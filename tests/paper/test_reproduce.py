@@ -296,29 +296,6 @@ def test_a_result_counts_only_while_its_settings_hold(tmp_path):
     assert Store(tmp_path).missing(config, (0, 1)) == (0, 1)
 
 
-FEDAMP = {"algorithm": "fedamp", "dataset": "cifar10", "partition": "groups"}
-FEW_CLASSES = {"algorithm": "local", "dataset": "emnist-letters", "partition": "pathological"}
-
-
-@pytest.mark.parametrize(
-    ("options", "added", "counts"),
-    [
-        (FEDAMP, "fedamp.neighbours=cohort", True),
-        ({**FEDAMP, "participation": 0.2}, "fedamp.neighbours=cohort", False),  # here neighbours are fewer than before
-        (FEW_CLASSES, "pathological.amounts=equal", True),
-        ({**FEW_CLASSES, "param": ("variant=classes",)}, "pathological.amounts=equal", False),
-    ],
-)
-def test_a_result_of_an_older_rule_does_not_count(options, added, counts, tmp_path):
-    config, store = RunConfig(**options), Store(tmp_path)
-    record = {"seed": 0, "config": settings(config)}
-    assert added in record["config"]["param"]
-    older = [entry for entry in record["config"]["param"] if entry != added]
-    store.save(config, {"seed": 1, "config": {**record["config"], "param": older}})
-    store.save(config, record)
-    assert Store(tmp_path).missing(config, (0, 1)) == (() if counts else (1,))
-
-
 def test_text_of_a_result_reads_back():
     record = {"seed": 1, "series": {"paper": [1.5, None]}, "clients": [1.0]}
     assert json.loads(to_text(record)) == record

@@ -2,8 +2,8 @@
 
 The name of a cell is readable and ends in a hash of the settings that are not a method's or a partition's defaults, so
 that a hyper-parameter that is added later, with a default that changes nothing, does not orphan what is there. A file
-counts only while every setting in it is still what the specification resolves to, and while no hyper-parameter that it
-lacks has changed what is run (`REDEFINED`).
+counts only while every setting in it is still what the specification resolves to. Whoever changes what a default does
+removes the files that it made stale.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ Record = dict[str, Any]  # a result file
 ELSEWHERE = frozenset(
     {"seed", "device", "dtype", "data_dir", "out", "backend", "chunk", "checkpoint_every", "tensorboard"}
 )
-
-# Hyper-parameters whose default is not what was done before they existed, and the settings in which that shows: there
-# a result that does not name them is of the older rule.
-REDEFINED: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-    "fedamp.neighbours": lambda settings: settings["participation"] < 1,
-    "pathological.amounts": lambda settings: "pathological.variant=classes" in settings["param"],
-}
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
@@ -113,11 +106,9 @@ class Store:
 
 
 def _agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
-    """Whether every setting of a result is still the same; what was added since matters only where it is redefined."""
+    """Whether every setting of a result is still the same; options and hyper-parameters added since do not matter."""
     same = all(present.get(key) == value for key, value in stored.items() if key not in ELSEWHERE | {"param"})
-    added = {entry.partition("=")[0] for entry in set(present["param"]) - set(stored["param"])}
-    older = any(name in added and shows(present) for name, shows in REDEFINED.items())
-    return same and set(stored["param"]) <= set(present["param"]) and not older
+    return same and set(stored["param"]) <= set(present["param"])
 
 
 def to_text(record: Record) -> str:
