@@ -21,7 +21,7 @@ from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
 from feddwa.report.terminal import make_console
 from feddwa.report.units import human_bytes, human_flops, human_seconds
-from feddwa.report.weights import Panel, _client, draw_weights, terminal_weights
+from feddwa.report.weights import Panel, draw_weights, terminal_weights
 
 
 def a_result(last=80.0, rounds=6, clients=4, loss=1.0) -> Result:
@@ -143,7 +143,7 @@ def test_the_terminal_shows_what_its_encoding_has():
 
 def test_axes_bear_the_clients_numbers():
     cohort = np.array([3, 7, 12])
-    assert [_client(cohort, place) for place in (-1.0, 0.0, 2.0, 3.0)] == ["", "3", "12", ""]
+    assert [Panel("", np.eye(3), cohort).client_at(place) for place in (-1.0, 0.0, 2.0, 3.0)] == ["", "3", "12", ""]
 
 
 def a_line(number, accuracy, participants=4):

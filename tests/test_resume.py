@@ -155,7 +155,7 @@ def test_data_that_moved_or_changed():
     own_data("data.npz", seed=1)
     with pytest.raises(InputError, match="cut: the dataset is not the one that the run began with"):
         feddwa.resume(path)
-    change(path / "config.toml", 'dataset = "data.npz"', 'dataset = "elsewhere.npz"')
+    change(path / "config.toml", "data.npz", "elsewhere.npz")
     assert feddwa.resume(path).summary["rounds"] == 3
 
 

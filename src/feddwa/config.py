@@ -55,7 +55,7 @@ class RunConfig:
     model: str | None = None
     """Name from `feddwa list models`; default: the dataset's."""
     partition: str | None = None
-    """Name from `feddwa list partitions`; default: rotations, for own data natural, without owners iid."""
+    """Name from `feddwa list partitions` [rotations; own data: natural, else iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0

@@ -107,6 +107,20 @@ def test_the_first_look_says_whether_it_paid(open_page):
     keep(page, "light", full_page=True)
 
 
+def test_clients_are_called_by_their_names(open_page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["hospital-1", "hospital-3", "<b>hospital"]
+    rows = "".join(f"{i % 7},{i % 2},{names[i % 3]}\n" for i in range(60))
+    Path("own.csv").write_text("a,label,client\n" + rows)
+    feddwa.run(dataset="own.csv", rounds=1, out="run")
+    write_report(read(["run"]), "report.html")
+    page = open_page(path=Path("report.html").absolute())
+    assert page.locator("#client option").all_inner_texts() == sorted(names)
+    page.select_option("#client", "1")
+    assert page.inner_text("#client-facts").startswith("client hospital-1, 16 training and 4 test samples")
+    assert "client hospital-3" in page.inner_text("#partners")
+
+
 def test_methods_are_switched_on_and_off(open_page):
     page = open_page()
     assert set(lines(page)) == {"FedDWA", "Local", "FedAvg"}

@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from feddwa.data.dataset import Dataset
+from feddwa.data.labels import short
 from feddwa.data.partition import Partition
 from feddwa.errors import InputError
 
+LONGEST_NAME = 30  # characters in a line of a table; what is longer goes on in the next
 MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
 
 
@@ -130,7 +132,8 @@ def table(description: Description, most: int = 20) -> Table:
     out = Table(caption=f"and {left_out} more clients" if left_out else None)
     marks = {"group": description.groups, "quarter turns": description.turns}
     shown = {heading: column for heading, column in marks.items() if column is not None}
-    for heading in ("client", *shown, "train", "test", "classes", "effective"):
+    out.add_column("client", justify="right", overflow="fold", max_width=LONGEST_NAME)
+    for heading in (*shown, "train", "test", "classes", "effective"):
         out.add_column(heading, justify="right", no_wrap=True)
     out.add_column("largest classes")
     effective = description.effective_classes
@@ -174,7 +177,7 @@ def draw(description: Description, path: str | Path, title: str = "") -> None:
     bars.set(xlabel="samples")
     if description.client_names:
         shown = range(0, clients, -(-clients // MOST_NAMES))
-        names = [description.client_name(i) for i in shown]
+        names = [short(description.client_name(i)) for i in shown]
         grid.set_yticks(shown, names, fontsize="small", parse_math=False)
     else:
         bars.yaxis.set_major_locator(MaxNLocator(integer=True))

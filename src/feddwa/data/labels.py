@@ -85,3 +85,9 @@ def refuse_missing(where: str, what: str, values: np.ndarray) -> None:
         infinite = values.dtype.kind == "f" and bool(np.isinf(values[row]).any())
         found = f"{'an infinite' if infinite else 'no'} {what}"
         raise InputError(f"{where}: row {row + 1} has {found}; fill it in, or leave the row out")
+
+
+def short(name: str, most: int = 24) -> str:
+    """A name for the side of a picture: of a long one its beginning and end, which tell "ward-1" from "ward-2"."""
+    half = (most - 2) // 2
+    return name if len(name) <= most else f"{name[:half]}..{name[-half:]}"

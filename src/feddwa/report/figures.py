@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from feddwa.data.describe import Description, draw
+from feddwa.data.labels import short
 from feddwa.errors import InputError
 from feddwa.report.collect import affinity, collect, gains, local_runs
 from feddwa.report.facts import lead
@@ -221,7 +222,7 @@ def _spread(values: np.ndarray) -> np.ndarray:
 def _name(axis: Any, order: np.ndarray, description: Description) -> None:
     """Some clients' names, or numbers, along both sides of a map."""
     places = np.arange(0, len(order), max(1, len(order) // 5))
-    names = [description.client_name(client) for client in order[places]]
+    names = [short(description.client_name(client)) for client in order[places]]
     axis.set_xticks(places, names, rotation=90 if description.client_names else 0, parse_math=False)
     axis.set_yticks(places, names, parse_math=False)
 

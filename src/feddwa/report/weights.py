@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.text import Text
 
+from feddwa.data.labels import short
+
 PANELS_PER_ROW = 5
 
 
@@ -37,7 +39,8 @@ def draw_weights(
 
     columns = min(len(panels), columns)
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(2.9 * columns + 1.0, 3.0 * lines + 0.4), layout="constrained")
+    room = 0.07 * max(len(short(name)) for panel in panels for name in (*panel.client_names, ""))  # inches
+    figure = Figure(figsize=((2.9 + room) * columns + 1.0, (3.0 + room) * lines + 0.4), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -63,7 +66,7 @@ def draw_weights(
 
 def _tick(panel: Panel, place: float, _: object = None) -> str:
     """A name for an axis; a dollar sign in it does not begin a formula."""
-    return panel.client_at(place).replace("$", r"\$")
+    return short(panel.client_at(place)).replace("$", r"\$")
 
 
 def _borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
@@ -80,7 +83,7 @@ def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> T
     shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
     level = np.ceil(panel.weights / max(panel.weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
     level = level.clip(0, len(shades) - 1)  # FedAMP's weights may be negative
-    names = [panel.client_at(place) for place in range(len(level))]
+    names = [short(panel.client_at(place)) for place in range(len(level))]
     width = max(5, *map(len, names))
     lines = zip(names, level, strict=True)
     return Text("\n".join(f"{name:>{width}} " + "".join(shades[cell] * 2 for cell in row) for name, row in lines))

@@ -151,6 +151,7 @@ function explorer() {
     const n = order.length, label = labels(), gap = borders(), paint = groups() || run.clusters;
     const cuts = label ? order.filter((_, i) => gap(i)).length + 1 : 0;
     const size = Math.max(8, Math.min(22, 420 / n));
+    const margin = 34 + 0.7 * clientLabels(partition()).room;
     let at = 0;
     const strength = (i, j) => weights.get(i)?.get(j) || 0;
     const nodes = order.map((each, i) => {
@@ -160,7 +161,7 @@ function explorer() {
       return {
         name: String(each), x: Math.cos(angle), y: Math.sin(angle), symbolSize: size,
         itemStyle: { color: groupHue(paint[each]), opacity: away ? 0.25 : 1, borderColor: each === client ? style("--bad") : style("--paper"), borderWidth: each === client ? 3 : 1 },
-        label: { show: n <= 60, formatter: () => nameOfClient(each, partition()), color: style("--ink"), fontSize: 11, align: "center", verticalAlign: "middle",
+        label: { show: n <= 60, formatter: () => nameOfClient(each, partition()), width: 90, overflow: "truncate", color: style("--ink"), fontSize: 11, align: "center", verticalAlign: "middle",
           position: [size / 2 + Math.cos(angle) * (size / 2 + 11), size / 2 + Math.sin(angle) * (size / 2 + 11)] },
       };
     });
@@ -182,7 +183,7 @@ function explorer() {
           ? tip(clientName(item.name, partition()), [["", "keeps of its own model", percent(100 * strength(Number(item.name), Number(item.name)))]])
           : tip(`client ${nameOfClient(item.target, partition())} takes from client ${nameOfClient(item.source, partition())}`, [["", "weight", percent(100 * item.value)]]),
       }),
-      series: [{ type: "graph", layout: "none", left: 34, right: 34, top: 34, bottom: 34, data: nodes, links, roam: false,
+      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: 34, bottom: 34, data: nodes, links, roam: false,
         emphasis: { focus: "adjacency" }, labelLayout: { hideOverlap: false } }],
     };
   }
