@@ -20,6 +20,7 @@ from feddwa.engine.trainer import calls
 from feddwa.errors import InputError
 from feddwa.models import Residual
 from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
+from tests.test_frozen import half_frozen
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
@@ -73,7 +74,7 @@ def residual_net() -> nn.Module:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.parametrize("network", [conv_net, residual_net])
+@pytest.mark.parametrize("network", [conv_net, residual_net, half_frozen])
 def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(network, monkeypatch):
     """The whole step as a GPU has it, recorded, its kernels run by Triton's interpreter."""
     ids, engine = torch.tensor([0, 2, 5]), make_engine(network, torch.float32, epochs=1)
