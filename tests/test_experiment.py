@@ -129,10 +129,10 @@ def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
         assert sorted(os.listdir(f"stack-{config.seed}")) == sorted(os.listdir(f"alone-{config.seed}"))
 
 
-@pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.costless])
+@pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.stackable])
 def test_hyper_parameters_that_training_costs_nothing_are_one_stack(algorithm):
     values = {"top_k": 2, "granularity": "model", "power": 1.0, "average": 0.5, "prior": 20.0}
-    params = [f"{algorithm}.{name}={values[name]}" for name in ALGORITHMS[algorithm].costless]
+    params = [f"{algorithm}.{name}={values[name]}" for name in ALGORITHMS[algorithm].stackable]
     shared = {"algorithm": algorithm, "clients": 4, "rounds": 3, "partition": "dirichlet"}
     configs = [RunConfig(**shared, param=(value,), out=f"stack-{value}").resolved() for value in params]
     task = load_task(configs[0])

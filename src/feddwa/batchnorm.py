@@ -21,7 +21,7 @@ KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and me
 
 
 @dataclass(frozen=True)
-class Border:
+class BatchNormPolicy:
     """The policy of one federation; each method is the identity where policy or network leave nothing to do."""
 
     private: tuple[str, ...]  # scale and shift, under "all-local"
@@ -30,7 +30,7 @@ class Border:
     updates: tuple[str, ...]  # downloaded parts that carry differences of models: nothing of a model belongs there
 
     @classmethod
-    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "Border":
+    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
         """The border of a network under a policy."""
         layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
         own = tuple(f"{name}.{key}" for name, layer in layers for key, _ in layer.named_parameters())
@@ -60,7 +60,7 @@ class Border:
         return message
 
     def receive(self, message: State, memory: State) -> tuple[State, State]:
-        """The message as the client half sees it, and the memory it meets: the own scale and shift, the statistics."""
+        """The message as the client side sees it, and the memory it meets: the own scale and shift, the statistics."""
         if self.private:
             message = {
                 part: rows if part in self.updates else self.complete(rows, memory) for part, rows in message.items()

@@ -9,19 +9,19 @@ from torch import Tensor
 
 from feddwa.engine.rows import State, tensors
 
-Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
+Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
 
 # Reasons why an update does not count.
 ABSENT, LATE, INVALID, DIVERGED = "dropout", "late", "invalid", "not finite"
 LIMIT = 1e12  # beyond this a number is as good as infinite: squared distances of such models overflow float32
 
 
-def form(message: State) -> Form:
+def signature(message: State) -> Signature:
     """The form of each client's message in a stack of them."""
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(message)}
 
 
-def misfit(expected: Form, found: Form) -> str | None:
+def mismatch(expected: Signature, found: Signature) -> str | None:
     """What is wrong with a message of another form, None where it is the same."""
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     return f"{wrong[0]!r} missing, unasked for, or of another shape or type"[:200] if wrong else None

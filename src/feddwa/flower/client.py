@@ -1,4 +1,4 @@
-"""The ClientApp: a message in, the client half of the algorithm on the node's own rows, a reply out.
+"""The ClientApp: a message in, the client side of the algorithm on the node's own rows, a reply out.
 
 What leaves a node: the algorithm's upload; of each client its numbers of training and test samples, the accuracy and
 the loss of its models on its test data, and the FLOPs it spent; label counts only where the algorithm discloses them.
@@ -31,7 +31,7 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """What the node holds."""
-    return _answer(message, context, describe)
+    return _answer(message, context, describe_node)
 
 
 @app.train()
@@ -58,7 +58,7 @@ def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Va
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-def describe(config: FlowerConfig, values: Values) -> RecordDict:
+def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
     """What the server has to know of a node before it can take part."""
     site = load_site(config, values)
     data, dataset = make_engine(config, site.task).data, site.task.dataset
@@ -89,26 +89,26 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
         raise Refusal("initial model: differs from the server's; do both have the same versions of feddwa and torch?")
     tested_at, trains_at = _places(rows, tested), _places(rows, trains)
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
-    memory, remembered = node.recall(folder, me, round)
-    device = me.half.engine.data.device
+    memory, remembered = node.load_memory(folder, me, round)
+    device = me.client_side.engine.data.device
     delivered = codec.unpack("deliver", content, len(tested), device)
-    before = me.half.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+    before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        models = me.half.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
-        node.keep_models(folder, me.rows[tested_at], *models)
+        models = me.client_side.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+        node.save_models(folder, me.rows[tested_at], *models)
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)
         if not own:
             download = take_state(download, _places(tested, trains))
-        upload, new, flops = me.half.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
-        after = me.half.trained_scores(me.rows[trains_at], upload, new)
+        upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
+        after = me.client_side.trained_scores(me.rows[trains_at], upload, new)
         sane = (
             updates.finite(upload, len(trains)).nonzero().flatten()
         )  # others will be refused: they stay where they are
-        node.remember(folder, round, put_state(memory, trains_at[sane], take_state(new, sane)))
+        node.save_memory(folder, round, put_state(memory, trains_at[sane], take_state(new, sane)))
         scores |= {**_scores("after", after), "flops": flops}
         reply |= codec.pack("upload", upload)
     return RecordDict({"scores": codec.numbers(scores), **reply})

@@ -1,4 +1,4 @@
-"""The server's half of a run over Flower: what nodes are sent, and what their replies do to the server's state.
+"""The server's side of a run over Flower: what nodes are sent, and what their replies do to the server's state.
 
 A round is one exchange of messages. Each node gets what its clients' personalised models are made of and, for the
 clients of the cohort, what they train with; it replies with scores and uploads. Nodes that are new are asked in the
@@ -22,15 +22,15 @@ from feddwa.engine import Cohort, State, keys
 from feddwa.engine.rows import to_devices
 from feddwa.federation import Round
 from feddwa.flower import codec
-from feddwa.flower.attendance import Attendance
 from feddwa.flower.exchange import exchange
-from feddwa.flower.members import Members
 from feddwa.flower.node import digest
-from feddwa.flower.replies import Harvest, Part, harvest
+from feddwa.flower.participation import Participation
+from feddwa.flower.registry import Registry
+from feddwa.flower.replies import Assignment, Replies, collect_replies
 from feddwa.flower.settings import FlowerConfig
-from feddwa.flower.trust import Blank, Expected
-from feddwa.halves import ServerHalf, begin
+from feddwa.flower.validation import Expected, ShapeProbe
 from feddwa.ledger import Costs, message_bytes
+from feddwa.sides import ServerSide, begin
 
 OFFLINE = "offline"
 
@@ -51,7 +51,7 @@ class Coordinator:
     grid: Grid
     config: FlowerConfig
     simulated: bool = False  # nodes have no keys of their own: their partition tells who they are
-    members: Members = field(default_factory=Members)
+    registry: Registry = field(default_factory=Registry)
     state: State = field(default_factory=dict)  # empty until the start, unless it is restored
     round: int = 0  # finished rounds
     federation: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -60,131 +60,136 @@ class Coordinator:
     def start(self) -> None:
         """Wait for nodes, and make the first state unless one was restored."""
         self.algorithm = self.config.make_algorithm()
-        self.attendance = Attendance(self.grid, self.members, self.algorithm.discloses_labels, self.simulated)
-        self._gather()
-        assert self.members.task is not None
-        shape, classes, _ = self.members.task
-        self.blank = Blank.of(self.config, shape, classes)
-        self.half, self.initial = ServerHalf(self.algorithm, self.blank.half.border), digest(self.blank.initial)
+        self.nodes = Participation(self.grid, self.registry, self.algorithm.discloses_labels, self.simulated)
+        self._wait_for_nodes()
+        assert self.registry.task is not None
+        shape, classes, _ = self.registry.task
+        self.probe = ShapeProbe.of(self.config, shape, classes)
+        self.server_side, self.initial = (
+            ServerSide(self.algorithm, self.probe.client_side.batchnorm),
+            digest(self.probe.initial),
+        )
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
 
     def keep(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything that the coming rounds depend on, besides the number of the round: tensors and facts."""
-        facts = {"federation": self.federation, "trained": self.trained, **self.members.facts()}
-        return {"server": self.state, "members": {"all": self.members.tree()}}, facts
+        facts = {"federation": self.federation, "trained": self.trained, **self.registry.facts()}
+        return {"server": self.state, "registry": {"all": self.registry.tree()}}, facts
 
     def restore(self, round: int, tree: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Go back to where that was kept, before the start."""
-        self.round, self.state, self.members = round, tree["server"], Members.restore(tree["members"]["all"], facts)
+        self.round, self.state, self.registry = round, tree["server"], Registry.restore(tree["registry"]["all"], facts)
         self.federation, self.trained = facts["federation"], dict(facts["trained"])
 
     def step(self) -> Outcome:
         """One round."""
-        self._gather()
-        here = self.members.held(self.attendance.here.values())
-        count = max(1, int(self.config.participation * len(here) + 1e-9))
-        drawn = keys.sample(keys.key(self.config.seed, "cohort", self.round + 1), len(here), count)
-        outcome = self._exchange(torch.tensor(here)[drawn].tolist(), last=False)
+        self._wait_for_nodes()
+        online = self.registry.rows_of(self.nodes.online.values())
+        count = max(1, int(self.config.participation * len(online) + 1e-9))
+        drawn = keys.sample(keys.key(self.config.seed, "cohort", self.round + 1), len(online), count)
+        outcome = self._exchange(torch.tensor(online)[drawn].tolist(), last=False)
         self.round += 1
         return outcome
 
     def finish(self) -> Outcome:
         """Everybody's models as they are in the end; nodes keep them."""
-        self._gather()
+        self._wait_for_nodes()
         return self._exchange([], last=True)
 
-    def _gather(self) -> None:
-        self.attendance.gather(self.config.min_nodes, self.config.wait, self.config.deadline)
+    def _wait_for_nodes(self) -> None:
+        self.nodes.wait_for(self.config.min_nodes, self.config.wait, self.config.deadline)
 
     def _fresh(self) -> tuple[State, State]:
         """The server's state and the clients' memory before the first round."""
-        members, blank = self.members, self.blank
-        problem = Problem(blank.initial, members.clients, members.train, members.labels, blank.head, self.config.seed)
-        return begin(self.algorithm, self.half.border, problem, blank.buffers)
+        registry, probe = self.registry, self.probe
+        problem = Problem(
+            probe.initial, registry.clients, registry.train, registry.labels, probe.head, self.config.seed
+        )
+        return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers)
 
     def _exchange(self, trains: list[int], last: bool) -> Outcome:
-        costs, device = Costs(), self.blank.half.engine.data.device
-        parts = {node: self._part(member, set(trains), last) for node, member in self.attendance.here.items()}
-        parts = {node: part for node, part in parts.items() if part.tested}
+        costs, device = Costs(), self.probe.client_side.engine.data.device
+        assignments = {node: self._assignment(member, set(trains), last) for node, member in self.nodes.online.items()}
+        assignments = {node: assignment for node, assignment in assignments.items() if assignment.tested}
         with costs.phase("server", device):
-            contents = {node: self._content(part, last) for node, part in parts.items()}
+            contents = {node: self._content(assignment, last) for node, assignment in assignments.items()}
         with costs.phase("exchange", device):
             sent = {node: (MessageType.TRAIN, content) for node, content in contents.items()}
-            asked = {node: (MessageType.QUERY, RecordDict()) for node in self.attendance.strangers}
+            asked = {node: (MessageType.QUERY, RecordDict()) for node in self.nodes.unregistered}
             answers = exchange(self.grid, sent | asked, str(self.round + 1), self.config.deadline)
         received = [answer for node, answer in answers.items() if node in sent and isinstance(answer, RecordDict)]
         wire = {"down": sum(map(codec.size, contents.values())), "up": sum(map(codec.size, received))}
-        away = set(self.members.held(self.members.rows)) - set(self.members.held(self.attendance.here.values()))
+        away = set(self.registry.rows_of(self.registry.rows)) - set(self.registry.rows_of(self.nodes.online.values()))
         missing = dict.fromkeys(away, OFFLINE)
         with costs.phase("server", device):
-            download = self.half.download(self.state, self._cohort(trains[:1])) if trains else {}
-            form = self.blank.form(download, self.memory, self.round + 1) if trains else {}
-            expected = Expected(form, 1e6 * self.config.max_megabytes, device)
-            found = harvest(parts, answers, expected, self.members.clients, missing)
-            self._notice(found.remembered)
+            download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
+            signature = self.probe.upload_signature(download, self.memory, self.round + 1) if trains else {}
+            expected = Expected(signature, 1e6 * self.config.max_megabytes, device)
+            replies = collect_replies(assignments, answers, expected, self.registry.clients, missing)
+            self._warn_of_lost_memory(replies.remembered)
             costs.bytes_down = message_bytes(download)
-            result = self._advance(found, costs, last)
-            self._welcome({node: answers[node] for node in asked})
+            result = self._advance(replies, costs, last)
+            self._admit({node: answers[node] for node in asked})
         result = dataclasses.replace(result, missing=dict(sorted(missing.items())))
-        return Outcome(result, found.answered, wire)
+        return Outcome(result, replies.answered, wire)
 
-    def _part(self, member: str, cohort: set[int], last: bool) -> Part:
-        rows = self.members.rows[member]
+    def _assignment(self, member: str, cohort: set[int], last: bool) -> Assignment:
+        rows = self.registry.rows[member]
         trains = [row for row in rows if row in cohort]
-        return Part(member, rows, rows if self.config.evaluate_absent or last else trains, trains)
+        return Assignment(member, rows, rows if self.config.evaluate_absent or last else trains, trains)
 
-    def _content(self, part: Part, last: bool) -> RecordDict:
+    def _content(self, assignment: Assignment, last: bool) -> RecordDict:
         """The message to a node."""
         task = ConfigRecord(
             {
                 "federation": self.federation,
                 "initial": self.initial,
                 "round": self.round + 1,
-                "clients": self.members.clients,
-                "rows": part.rows,
-                "tested": part.tested,
-                "trains": part.trains,
+                "clients": self.registry.clients,
+                "rows": assignment.rows,
+                "tested": assignment.tested,
+                "trains": assignment.trains,
                 "last": last,
             }
         )
         content: dict[str, Any] = {
             "task": task,
-            **codec.pack("deliver", self.half.deliver(self.state, self._cohort(part.tested))),
+            **codec.pack("deliver", self.server_side.deliver(self.state, self._cohort(assignment.tested))),
         }
-        if part.trains and type(self.algorithm).deliver is not Algorithm.deliver:  # else it is the same message
-            content |= codec.pack("download", self.half.download(self.state, self._cohort(part.trains)))
+        if assignment.trains and type(self.algorithm).deliver is not Algorithm.deliver:  # else it is the same message
+            content |= codec.pack("download", self.server_side.download(self.state, self._cohort(assignment.trains)))
         return RecordDict(content)
 
     def _cohort(self, rows: list[int]) -> Cohort:
         ids = torch.tensor(rows, dtype=torch.int64)
-        return Cohort(ids, self.members.train[ids], self.round + 1)
+        return Cohort(ids, self.registry.train[ids], self.round + 1)
 
-    def _advance(self, found: Harvest, costs: Costs, last: bool) -> Round:
-        """The server's half of the algorithm, if there is enough for it to work on."""
+    def _advance(self, replies: Replies, costs: Costs, last: bool) -> Round:
+        """The server's side of the algorithm, if there is enough for it to work on."""
         info: Info = {}
-        if not last and len(found.ids) < self.config.min_clients:
-            log(WARNING, "feddwa: round %d: %d updates, too few; models stay", self.round + 1, len(found.ids))
-            found = found.without_updates()
-        cohort = self._cohort(found.ids.tolist())
-        costs.bytes_up = message_bytes(found.upload)
-        costs.flops = found.flops
+        if not last and len(replies.ids) < self.config.min_clients:
+            log(WARNING, "feddwa: round %d: %d updates, too few; models stay", self.round + 1, len(replies.ids))
+            replies = replies.without_updates()
+        cohort = self._cohort(replies.ids.tolist())
+        costs.bytes_up = message_bytes(replies.upload)
+        costs.flops = replies.flops
         if len(cohort):
-            self.state, info = self.half.advance(self.state, cohort, found.upload)
-            counted = set(found.ids.tolist())
-            self.trained |= {member: cohort.round for member, rows in self.members.rows.items() if counted & set(rows)}
-        return Round(cohort, found.before, found.after, info, costs)
+            self.state, info = self.server_side.advance(self.state, cohort, replies.upload)
+            counted = set(replies.ids.tolist())
+            self.trained |= {member: cohort.round for member, rows in self.registry.rows.items() if counted & set(rows)}
+        return Round(cohort, replies.before, replies.after, info, costs)
 
-    def _notice(self, remembered: Mapping[str, int]) -> None:
+    def _warn_of_lost_memory(self, remembered: Mapping[str, int]) -> None:
         """Say whose memory is older than what it has contributed: its disk was lost, it starts afresh."""
         for member, round in remembered.items():
             if any(self.memory.values()) and round < self.trained.get(member, 0):
-                log(WARNING, "feddwa: clients %s have lost their memory", self.members.rows[member])
+                log(WARNING, "feddwa: clients %s have lost their memory", self.registry.rows[member])
 
-    def _welcome(self, answers: Mapping[int, RecordDict | str]) -> None:
+    def _admit(self, answers: Mapping[int, RecordDict | str]) -> None:
         """Let new nodes join: the state grows where they bring new rows."""
-        before = self.members.clients
-        self.attendance.admit(answers)
-        if self.members.clients > before:
+        before = self.registry.clients
+        self.nodes.admit(answers)
+        if self.registry.clients > before:
             fresh, self.memory = self._fresh()
             self.state = self.algorithm.grow(self.state, fresh)

@@ -28,7 +28,7 @@ from feddwa.flower.settings import FlowerConfig
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
 
-LOOK = 0.3  # seconds between two looks at how the run is
+POLL = 0.3  # seconds between two looks at how the run is
 NODES, KEYS = "nodes", "keys"  # folders in the run directory: what the nodes keep, and their keys until it is finished
 
 
@@ -108,7 +108,7 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
         ended = federation.processes.ended()
         if ended:
             raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")
-        time.sleep(LOOK)
+        time.sleep(POLL)
     _show(path, shown, observe)
     if status.sub_status != "completed":
         said = "".join(federation.control.log(run))

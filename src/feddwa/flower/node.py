@@ -1,4 +1,4 @@
-"""A node that knows its place in the federation: the client half on its own data, and what its clients remember.
+"""A node that knows its place in the federation: the client side on its own data, and what its clients remember.
 
 Memory is kept on the node's own disk and never sent: in the folder `memory` of the node config, or in
 ~/.local/state/feddwa. A file holds the memory after a round, and the last two are kept: when the server repeats a
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.engine import Row, Rows, State
 from feddwa.engine.memory import rows_that_fit
@@ -26,24 +26,24 @@ from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import grown, take_state, to_devices
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
-from feddwa.halves import ClientHalf, begin
+from feddwa.sides import ClientSide, begin
 
 DEFAULT_MEMORY = "~/.local/state/feddwa"
 
 
 @dataclass(frozen=True)
 class Node:
-    """The client half of a node's rows."""
+    """The client side of a node's rows."""
 
     algorithm: Algorithm
-    half: ClientHalf
+    client_side: ClientSide
     rows: Tensor  # (k,) its clients' numbers in the federation
     problem: Problem
     buffers: Row
 
     def fresh_memory(self) -> State:
         """What its clients remember before their first round."""
-        return take_state(begin(self.algorithm, self.half.border, self.problem, self.buffers)[1], self.rows)
+        return take_state(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -60,9 +60,12 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     (initial, buffers), data = engine.initial(), engine.data
     sizes, counts = data.splits["train"].sizes, data.label_counts()
     problem = Problem(initial, clients, sizes, counts, head_parameters(engine.module), engine.seed)
-    sequential, border = config.backend == "sequential", Border.of(config.batchnorm, engine.module, algorithm.updates)
+    sequential, batchnorm = (
+        config.backend == "sequential",
+        BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates),
+    )
     chunk = 1 if sequential else config.chunk or rows_that_fit(engine, initial, buffers)
-    return Node(algorithm, ClientHalf(algorithm, border, engine, chunk, sequential), numbers, problem, buffers)
+    return Node(algorithm, ClientSide(algorithm, batchnorm, engine, chunk, sequential), numbers, problem, buffers)
 
 
 def digest(row: Row) -> str:
@@ -80,7 +83,7 @@ def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:
     return root / federation / f"{int(rows[0]):06d}"
 
 
-def recall(folder: Path, node: Node, round: int) -> tuple[State, int]:
+def load_memory(folder: Path, node: Node, round: int) -> tuple[State, int]:
     """The memory that a round starts from, and the round that it comes from: 0 where there was none."""
     fresh, found = node.fresh_memory(), checkpoint.latest(folder, below=round)
     if found is None:
@@ -88,14 +91,14 @@ def recall(folder: Path, node: Node, round: int) -> tuple[State, int]:
     return grown(to_devices(found.tree, fresh), fresh), found.round
 
 
-def remember(folder: Path, round: int, memory: State) -> None:
+def save_memory(folder: Path, round: int, memory: State) -> None:
     """Keep the memory after a round."""
     if any(memory.values()):  # many networks and algorithms have nothing to remember
         private_folder(folder)
         checkpoint.save(folder, round, memory, {})
 
 
-def keep_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None:
+def save_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None:
     """Write every client's personalised model as a state dictionary: client-000003.safetensors."""
     private_folder(folder)
     for number, row in enumerate(rows.tolist()):

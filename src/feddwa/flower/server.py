@@ -51,7 +51,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     elif not begun:
         runs.check_free(str(path))
     coordinator.start()
-    plain = plain_config(config, coordinator.members.clients, path)
+    plain = plain_config(config, coordinator.registry.clients, path)
     facts = {"options": _options(config)}
     opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
     with opened as directory:
@@ -100,25 +100,25 @@ def _drive(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Pa
     rounds = config.rounds or 0
     while coordinator.round < rounds:
         outcome = coordinator.step()
-        line, each = describe(outcome, coordinator.members.test)
+        line, each = metric_lines(outcome, coordinator.registry.test)
         directory.add(line, each, outcome.round)
         state, facts = coordinator.keep()
         directory.keep(coordinator.round, state, time.perf_counter() - start, facts)
         directory.settle()  # a node's memory goes back by one round, so this must not go back by more
         lines.append(line)
         log(INFO, "feddwa: round %d of %d: %s", coordinator.round, rounds, line["before"])
-    line, each = describe(coordinator.finish(), coordinator.members.test, last=True)
+    line, each = metric_lines(coordinator.finish(), coordinator.registry.test, last=True)
     directory.add(line, each)
     lines.append(line)
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
-    names |= {"clients": coordinator.members.clients, "rounds": rounds, "seed": config.seed}
-    device = coordinator.blank.half.engine.data.device
+    names |= {"clients": coordinator.registry.clients, "rounds": rounds, "seed": config.seed}
+    device = coordinator.probe.client_side.engine.data.device
     summary = make_summary(names, lines, time.perf_counter() - start, device)
     directory.finish(summary)
     return summary
 
 
-def describe(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """The lines of metrics.jsonl and clients.jsonl. Means are over the clients that answered."""
     result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
     before = Scores(*(values[answered] for values in result.before))

@@ -21,7 +21,7 @@ MOST = 10_000  # clients of one node: each has a row on the server
 
 
 @dataclass(frozen=True)
-class Description:
+class NodeDescription:
     """What a node says of itself, checked."""
 
     first: int  # row that it asks for; -1: any
@@ -33,7 +33,7 @@ class Description:
     labels: Tensor  # (k, C), 0 where they are not disclosed
 
     @classmethod
-    def of(cls, content: RecordDict, disclosed: bool) -> "Description":
+    def of(cls, content: RecordDict, disclosed: bool) -> "NodeDescription":
         """Read a reply."""
         facts, arrays = codec.settings(content, "facts"), codec.arrays(content, "sizes")
         if codec.setting(facts, "version", str) != __version__:
@@ -57,7 +57,7 @@ class Description:
 
 
 @dataclass
-class Members:
+class Registry:
     """The rows of a federation and whose they are."""
 
     rows: dict[str, list[int]] = field(default_factory=dict)  # key -> its rows
@@ -71,11 +71,11 @@ class Members:
         """N, rows that nobody holds yet included."""
         return len(self.train)
 
-    def held(self, keys: Iterable[str]) -> list[int]:
+    def rows_of(self, keys: Iterable[str]) -> list[int]:
         """The rows of some members, in ascending order."""
         return sorted(row for key in keys for row in self.rows[key])
 
-    def admit(self, key: str, node: Description) -> None:
+    def admit(self, key: str, node: NodeDescription) -> None:
         """Give a new member its rows."""
         if self.task is None:
             self.task = node.task
@@ -87,7 +87,7 @@ class Members:
             rows = list(range(node.first, node.first + node.clients))
             if self.rows and node.total != self.clients:
                 raise Malformed(f"a block of {node.total} clients in a federation of {self.clients}")
-            if set(rows) & set(self.held(self.rows)):
+            if set(rows) & set(self.rows_of(self.rows)):
                 raise Malformed("rows that another key holds")
         self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[1])
         self.rows[key], places = rows, torch.tensor(rows)
@@ -112,7 +112,7 @@ class Members:
         return {"rows": self.rows, "task": self.task}
 
     @classmethod
-    def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Members":
+    def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
         """From a checkpoint."""
         shape, classes, names = facts["task"]
         return cls(dict(facts["rows"]), (tuple(shape), classes, names), tree["train"], tree["test"], tree["labels"])

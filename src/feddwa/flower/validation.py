@@ -13,7 +13,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
@@ -24,8 +24,8 @@ from feddwa.engine.rows import take_state, tensors
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig
-from feddwa.halves import ClientHalf
-from feddwa.updates import Form, finite, form, misfit
+from feddwa.sides import ClientSide
+from feddwa.updates import Signature, finite, mismatch, signature
 
 SAMPLES = 5  # blank ones to train with: enough to hold one out and to have more than one left, which BatchNorm wants
 
@@ -42,48 +42,50 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class Blank:
+class ShapeProbe:
     """A client with blank samples, by which the server knows the network and the form of uploads."""
 
-    half: ClientHalf
+    client_side: ClientSide
     initial: Row
     buffers: Row
     head: tuple[str, ...]
-    forms: dict[object, Form] = field(default_factory=dict)
+    signatures: dict[object, Signature] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "Blank":
+    def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "ShapeProbe":
         """The network of a configuration for samples of a shape, and one client."""
         x, y = np.zeros((SAMPLES + 1, *shape), dtype=np.float32), np.zeros(SAMPLES + 1, dtype=np.int64)
         rows = np.arange(SAMPLES + 1)
         task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
         engine: Engine = make_engine(config, task)
         algorithm = config.make_algorithm()
-        half = ClientHalf(algorithm, Border.of(config.batchnorm, engine.module, algorithm.updates), engine, 1)
-        return cls(half, *engine.initial(), head_parameters(engine.module))
+        client_side = ClientSide(
+            algorithm, BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates), engine, 1
+        )
+        return cls(client_side, *engine.initial(), head_parameters(engine.module))
 
-    def form(self, download: State, memory: State, round: int) -> Form:
+    def upload_signature(self, download: State, memory: State, round: int) -> Signature:
         """The form of a client's upload; `download` and `memory` are those of any one client."""
         known = tuple((name, value.shape[1:]) for state in (download, memory) for name, value in tensors(state))
-        if known not in self.forms:
+        if known not in self.signatures:
             first = torch.zeros(1, dtype=torch.int64)
-            upload, _, _ = self.half.train(first, round, take_state(download, first), take_state(memory, first))
-            self.forms[known] = form(upload)
-        return self.forms[known]
+            upload, _, _ = self.client_side.train(first, round, take_state(download, first), take_state(memory, first))
+            self.signatures[known] = signature(upload)
+        return self.signatures[known]
 
 
 @dataclass(frozen=True)
 class Expected:
     """What replies are held against."""
 
-    form: Form
+    signature: Signature
     limit: float  # bytes
     device: torch.device
 
 
-def read(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
+def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
     """A node's reply, or Malformed."""
-    expected_form = expected.form if trains else {}
+    expected_signature = expected.signature if trains else {}
     if codec.size(content) > expected.limit:
         raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
     numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
@@ -96,17 +98,17 @@ def read(content: RecordDict, expected: Expected, tested: int, trains: int) -> R
         if not bool(((accuracy >= 0) & (accuracy <= 1) | accuracy.isnan()).all()):
             raise Malformed("scores: accuracy out of range")
     upload = codec.unpack("upload", content, trains, expected.device) if trains else {}
-    wrong = misfit(expected_form, form(upload))
+    wrong = mismatch(expected_signature, signature(upload))
     if wrong:
         raise Malformed(f"upload: {wrong}")
     ordered: State = {
-        part: {name: upload[part][name] for name in names} for part, names in _parts(expected_form).items()
+        part: {name: upload[part][name] for name in names} for part, names in _parts(expected_signature).items()
     }
     remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
 
 
-def _parts(expected: Form) -> dict[str, list[str]]:
+def _parts(expected: Signature) -> dict[str, list[str]]:
     """The names of every part, in order: that of the sender does not count."""
     parts: dict[str, list[str]] = {}
     for key in expected:

@@ -1,6 +1,6 @@
 """The two halves of a federation, wherever they run: clients that train their rows, a server that mixes them.
 
-The simulator has both in one process; in a real federation every node has a client half for its own rows and the server
+The simulator has both in one process; in a real federation every node has a client side for its own rows and the server
 half is elsewhere. What passes between them are the messages that leave through the border (BatchNorm).
 """
 
@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.engine import Cohort, Engine, Row, Rows, Scores, SequentialTrainer, State, Trainer, evaluate
 from feddwa.engine.rows import concat, repeat, take_state
 
 
-def begin(algorithm: Algorithm, border: Border, problem: Problem, buffers: Row) -> tuple[State, State]:
+def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Row) -> tuple[State, State]:
     """The server's state and every client's memory before the first round."""
     server, own = algorithm.setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
-    return border.setup(server, memory, problem.initial, buffers, problem.clients)
+    return batchnorm.setup(server, memory, problem.initial, buffers, problem.clients)
 
 
 @dataclass(frozen=True)
-class ClientHalf:
+class ClientSide:
     """Trains and evaluates rows on the data of its engine, block of clients by block of clients."""
 
     algorithm: Algorithm
-    border: Border
+    batchnorm: BatchNormPolicy
     engine: Engine
     chunk: int  # clients trained together
     sequential: bool = False  # the plain loop instead of the vectorised engine
@@ -38,9 +38,9 @@ class ClientHalf:
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
             trainer = self._trainer(ids[block], round)
-            message, own = self.border.receive(take_state(download, block), take_state(memory, block))
+            message, own = self.batchnorm.receive(take_state(download, block), take_state(memory, block))
             upload, own = self.algorithm.client(trainer, message, own)
-            upload, own = self.border.reply(upload, own, self.algorithm.trained(upload, own))
+            upload, own = self.batchnorm.reply(upload, own, self.algorithm.trained(upload, own))
             uploads.append(upload)
             memories.append(own)
             flops.append(trainer.flops)
@@ -48,12 +48,12 @@ class ClientHalf:
 
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
         """How good the models are that training has left behind."""
-        model = self.border.complete(self.algorithm.trained(upload, memory), memory)
+        model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return evaluate(self.engine, model, memory["buffers"], ids)
 
     def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
         """The personalised models that a delivered message makes, and their BatchNorm statistics."""
-        message, memory = self.border.receive(message, memory)
+        message, memory = self.batchnorm.receive(message, memory)
         model, memory = self.algorithm.personal(self._trainer(ids, round), message, memory)
         return model, memory["buffers"]
 
@@ -77,21 +77,21 @@ class ClientHalf:
 
 
 @dataclass(frozen=True)
-class ServerHalf:
+class ServerSide:
     """Makes the messages to clients from the server's state, and a new state from their uploads."""
 
     algorithm: Algorithm
-    border: Border
+    batchnorm: BatchNormPolicy
 
     def download(self, state: State, cohort: Cohort) -> State:
         """What the clients of a round get to train with."""
-        return self.border.send(state, self.algorithm.download(state, cohort))
+        return self.batchnorm.send(state, self.algorithm.download(state, cohort))
 
     def deliver(self, state: State, cohort: Cohort) -> State:
         """What clients get to make their personalised models of."""
-        return self.border.send(state, self.algorithm.deliver(state, cohort))
+        return self.batchnorm.send(state, self.algorithm.deliver(state, cohort))
 
     def advance(self, state: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """The state after the uploads of a round, and what there is to report."""
         new, info = self.algorithm.server(state, cohort, upload)
-        return self.border.collect(state, new, cohort, upload), info
+        return self.batchnorm.collect(state, new, cohort, upload), info
