@@ -73,7 +73,7 @@ class Faults:
         return times.argsort().argsort() >= len(cohort) - round(self.straggler * len(cohort))
 
     def signatures(self, seed: int, cohort: Cohort, honest: Signature) -> list[Signature]:
-        """The form of every client's message as it arrives."""
+        """The signature of every client's message as it arrives."""
         other = {name: ((*shape, 1), dtype) for name, (shape, dtype) in honest.items()}
         return [other if wrong else honest for wrong in (_draw(seed, "shape", cohort) < self.shape).tolist()]
 

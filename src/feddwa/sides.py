@@ -1,7 +1,7 @@
-"""The two halves of a federation, wherever they run: clients that train their rows, a server that mixes them.
+"""The two sides of a federation: clients train their rows, the server mixes them.
 
-The simulator has both in one process; in a real federation every node has a client side for its own rows and the server
-half is elsewhere. What passes between them are the messages that leave through the border (BatchNorm).
+The simulator runs both sides in one process. Over Flower, every node runs the client side for its own rows, and the
+ServerApp runs the server side. Only messages pass between them, and `BatchNormPolicy` edits each one on its way.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ from feddwa.engine.rows import concat, repeat, take_state
 
 
 def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Row) -> tuple[State, State]:
-    """The server's state and every client's memory before the first round."""
+    """State before the first round: (server state, memory of all N clients, (N, ...)).
+
+    `problem` comes without buffers; `buffers` are the BatchNorm statistics of one initial model.
+    """
     server, own = algorithm.setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
     return batchnorm.setup(server, memory, problem.initial, buffers, problem.clients)
@@ -25,7 +28,7 @@ def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, bu
 
 @dataclass(frozen=True)
 class ClientSide:
-    """Trains and evaluates rows on the data of its engine, block of clients by block of clients."""
+    """Trains and evaluates clients on the data of the engine, `chunk` clients at a time."""
 
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
@@ -34,7 +37,11 @@ class ClientSide:
     sequential: bool = False  # the plain loop instead of the vectorised engine
 
     def train(self, ids: Tensor, round: int, download: State, memory: State) -> tuple[State, State, Tensor]:
-        """A round of the clients `ids` (m,), whose memory is given: their uploads, new memory and FLOPs (m,)."""
+        """Run the client side of one round.
+
+        ids: (m,) client numbers; download, memory: (m, ...), one row per client.
+        Returns (uploads (m, ...), new memory (m, ...), FLOPs (m,)).
+        """
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
             trainer = self._trainer(ids[block], round)
@@ -47,18 +54,21 @@ class ClientSide:
         return concat(uploads), concat(memories), torch.cat(flops)
 
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
-        """How good the models are that training has left behind."""
+        """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return evaluate(self.engine, model, memory["buffers"], ids)
 
     def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
-        """The personalised models that a delivered message makes, and their BatchNorm statistics."""
+        """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
+
+        message: what `ServerSide.deliver` made for them; memory: theirs. Neither is changed.
+        """
         message, memory = self.batchnorm.receive(message, memory)
         model, memory = self.algorithm.personal(self._trainer(ids, round), message, memory)
         return model, memory["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: State, memory: State) -> Scores:
-        """How good they are."""
+        """Test scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             evaluate(
                 self.engine,
@@ -78,20 +88,20 @@ class ClientSide:
 
 @dataclass(frozen=True)
 class ServerSide:
-    """Makes the messages to clients from the server's state, and a new state from their uploads."""
+    """Makes the messages to clients from the server state, and a new state from their uploads."""
 
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
 
     def download(self, state: State, cohort: Cohort) -> State:
-        """What the clients of a round get to train with."""
+        """Message (m, ...) from which the clients of `cohort` start local training."""
         return self.batchnorm.send(state, self.algorithm.download(state, cohort))
 
     def deliver(self, state: State, cohort: Cohort) -> State:
-        """What clients get to make their personalised models of."""
+        """Message (m, ...) from which the clients of `cohort` make their personalised models."""
         return self.batchnorm.send(state, self.algorithm.deliver(state, cohort))
 
     def advance(self, state: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """The state after the uploads of a round, and what there is to report."""
+        """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
         new, info = self.algorithm.server(state, cohort, upload)
         return self.batchnorm.collect(state, new, cohort, upload), info

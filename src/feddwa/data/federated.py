@@ -104,7 +104,7 @@ def federate(
 
 
 def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Samples and targets on a device, the clients' turns and relabellings applied."""
+    """All samples and targets on `device`, with the clients' rotations and label permutations applied."""
     x, y = dataset.x, dataset.y
     if partition.turns is not None:
         x = np.array(x)

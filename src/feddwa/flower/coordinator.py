@@ -1,8 +1,8 @@
-"""The server's side of a run over Flower: what nodes are sent, and what their replies do to the server's state.
+"""The server side of a run over Flower: which messages nodes receive, and how their replies change the server state.
 
-A round is one exchange of messages. Each node gets what its clients' personalised models are made of and, for the
-clients of the cohort, what they train with; it replies with scores and uploads. Nodes that are new are asked in the
-same exchange what they hold, and take part from the next round on.
+A round is one exchange of messages. A node receives the messages from which its clients make their personalised models
+and, for the clients of the cohort, those from which they train. It replies with scores and uploads. Nodes that are not
+registered yet are queried in the same exchange and take part from the next round on.
 """
 
 import dataclasses
@@ -37,53 +37,51 @@ OFFLINE = "offline"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round as it went."""
+    """The result of one round."""
 
-    round: Round  # its cohort are those whose update counts
-    answered: list[int]  # clients whose models were tested
-    wire: Mapping[str, int]  # bytes of all arrays that were sent "down" and "up"
+    round: Round  # its cohort: the clients whose update was used
+    answered: list[int]  # clients whose personalised models were evaluated
+    wire: Mapping[str, int]  # bytes of all arrays sent "down" and "up", headers included
 
 
 @dataclass
 class Coordinator:
-    """A federation at rest between two rounds."""
+    """A federation between two rounds. `start` first, then `step` once per round, then `finish`."""
 
     grid: Grid
     config: FlowerConfig
-    simulated: bool = False  # nodes have no keys of their own: their partition tells who they are
+    simulated: bool = False  # nodes have no keys, as in Flower's simulation: their partition identifies them
     registry: Registry = field(default_factory=Registry)
-    state: State = field(default_factory=dict)  # empty until the start, unless it is restored
+    state: State = field(default_factory=dict)  # server state; empty before `start`, unless restored
     round: int = 0  # finished rounds
-    federation: str = field(default_factory=lambda: secrets.token_hex(8))
-    trained: dict[str, int] = field(default_factory=dict)  # member -> the last round it has contributed to
+    federation: str = field(default_factory=lambda: secrets.token_hex(8))  # name of the nodes' memory folders
+    trained: dict[str, int] = field(default_factory=dict)  # member -> last round in which an update of it was used
 
     def start(self) -> None:
-        """Wait for nodes, and make the first state unless one was restored."""
+        """Wait for nodes, then make the initial server state, or grow the restored one by rows that are new."""
         self.algorithm = self.config.make_algorithm()
         self.nodes = Participation(self.grid, self.registry, self.algorithm.discloses_labels, self.simulated)
         self._wait_for_nodes()
         assert self.registry.task is not None
         shape, classes, _ = self.registry.task
         self.probe = ShapeProbe.of(self.config, shape, classes)
-        self.server_side, self.initial = (
-            ServerSide(self.algorithm, self.probe.client_side.batchnorm),
-            digest(self.probe.initial),
-        )
+        self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm)
+        self.initial = digest(self.probe.initial)
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
 
     def keep(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Everything that the coming rounds depend on, besides the number of the round: tensors and facts."""
+        """(tensors, facts) for a checkpoint: all that later rounds depend on, except the number of the round."""
         facts = {"federation": self.federation, "trained": self.trained, **self.registry.facts()}
         return {"server": self.state, "registry": {"all": self.registry.tree()}}, facts
 
     def restore(self, round: int, tree: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Go back to where that was kept, before the start."""
+        """Continue after `round` from what `keep` returned then; call before `start`."""
         self.round, self.state, self.registry = round, tree["server"], Registry.restore(tree["registry"]["all"], facts)
         self.federation, self.trained = facts["federation"], dict(facts["trained"])
 
     def step(self) -> Outcome:
-        """One round."""
+        """Run one round: sample the cohort among the clients of online nodes, exchange messages, mix the uploads."""
         self._wait_for_nodes()
         online = self.registry.rows_of(self.nodes.online.values())
         count = max(1, int(self.config.participation * len(online) + 1e-9))
@@ -93,7 +91,7 @@ class Coordinator:
         return outcome
 
     def finish(self) -> Outcome:
-        """Everybody's models as they are in the end; nodes keep them."""
+        """Evaluate the final personalised models of all clients; nodes write them to disk."""
         self._wait_for_nodes()
         return self._exchange([], last=True)
 
@@ -101,7 +99,7 @@ class Coordinator:
         self.nodes.wait_for(self.config.min_nodes, self.config.wait, self.config.deadline)
 
     def _fresh(self) -> tuple[State, State]:
-        """The server's state and the clients' memory before the first round."""
+        """Initial (server state, memory (N, ...)) for all rows of the registry."""
         registry, probe = self.registry, self.probe
         problem = Problem(
             probe.initial, registry.clients, registry.train, registry.labels, probe.head, self.config.seed
@@ -109,6 +107,7 @@ class Coordinator:
         return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers)
 
     def _exchange(self, trains: list[int], last: bool) -> Outcome:
+        """One exchange of messages; trains: rows of the cohort; last: nodes save their personalised models."""
         costs, device = Costs(), self.probe.client_side.engine.data.device
         assignments = {node: self._assignment(member, set(trains), last) for node, member in self.nodes.online.items()}
         assignments = {node: assignment for node, assignment in assignments.items() if assignment.tested}
@@ -140,7 +139,7 @@ class Coordinator:
         return Assignment(member, rows, rows if self.config.evaluate_absent or last else trains, trains)
 
     def _content(self, assignment: Assignment, last: bool) -> RecordDict:
-        """The message to a node."""
+        """Message to the node of an assignment."""
         task = ConfigRecord(
             {
                 "federation": self.federation,
@@ -157,7 +156,9 @@ class Coordinator:
             "task": task,
             **codec.pack("deliver", self.server_side.deliver(self.state, self._cohort(assignment.tested))),
         }
-        if assignment.trains and type(self.algorithm).deliver is not Algorithm.deliver:  # else it is the same message
+        if (
+            assignment.trains and type(self.algorithm).deliver is not Algorithm.deliver
+        ):  # else both messages are the same
             content |= codec.pack("download", self.server_side.download(self.state, self._cohort(assignment.trains)))
         return RecordDict(content)
 
@@ -166,7 +167,7 @@ class Coordinator:
         return Cohort(ids, self.registry.train[ids], self.round + 1)
 
     def _advance(self, replies: Replies, costs: Costs, last: bool) -> Round:
-        """The server's side of the algorithm, if there is enough for it to work on."""
+        """Mix the uploads; with fewer than `min_clients` of them the server state stays as it is."""
         info: Info = {}
         if not last and len(replies.ids) < self.config.min_clients:
             log(WARNING, "feddwa: round %d: %d updates, too few; models stay", self.round + 1, len(replies.ids))
@@ -181,13 +182,16 @@ class Coordinator:
         return Round(cohort, replies.before, replies.after, info, costs)
 
     def _warn_of_lost_memory(self, remembered: Mapping[str, int]) -> None:
-        """Say whose memory is older than what it has contributed: its disk was lost, it starts afresh."""
+        """Warn of members whose memory is older than their last update: their disk was lost, they start anew.
+
+        remembered: member -> round after which its memory was saved.
+        """
         for member, round in remembered.items():
             if any(self.memory.values()) and round < self.trained.get(member, 0):
                 log(WARNING, "feddwa: clients %s have lost their memory", self.registry.rows[member])
 
     def _admit(self, answers: Mapping[int, RecordDict | str]) -> None:
-        """Let new nodes join: the state grows where they bring new rows."""
+        """Register new nodes from their answers to a query; the server state grows by their rows."""
         before = self.registry.clients
         self.nodes.admit(answers)
         if self.registry.clients > before:

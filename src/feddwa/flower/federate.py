@@ -1,4 +1,4 @@
-"""`feddwa federate`: a run over Flower on this machine, as real processes, from keys and certificates to the result."""
+"""`feddwa federate`: a run over Flower, as real processes on this machine, from keys and certificates to the result."""
 
 import dataclasses
 import importlib.util
@@ -28,8 +28,8 @@ from feddwa.flower.settings import FlowerConfig
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
 
-POLL = 0.3  # seconds between two looks at how the run is
-NODES, KEYS = "nodes", "keys"  # folders in the run directory: what the nodes keep, and their keys until it is finished
+POLL = 0.3  # seconds between two queries for the status of the run
+NODES, KEYS = "nodes", "keys"  # folders in the run directory: the nodes' memory; their keys, until the run has finished
 
 
 def federate(
@@ -39,7 +39,11 @@ def federate(
     observe: Observer = lambda line: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run a configuration on a SuperLink and SuperNodes that live as long as this takes."""
+    """Run a configuration on a SuperLink and `nodes` SuperNodes, which are started for it and stopped after it.
+
+    insecure: neither TLS nor keys; observe: called with every line of metrics.jsonl; tell: called with what is being
+    started. An unfinished run in `config.out` is continued.
+    """
     if importlib.util.find_spec("flwr") is None:
         raise InputError("federate: Flower is not installed; pip install 'feddwa[flower]'")
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
@@ -62,7 +66,7 @@ def federate(
 
 
 def _absolute(dataset: str) -> str:
-    """Processes of a federation start elsewhere."""
+    """A dataset's path made absolute: the processes of a federation have other working directories."""
     return dataset if dataset in sources.DATASETS else str(Path(dataset).resolve())
 
 
@@ -80,7 +84,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         with _terminable(), LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation:
             _watch(federation, config, observe)
     except RuntimeError:
-        raise  # it says where the logs are
+        raise  # its text names the folder of the logs, which is therefore kept
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -89,7 +93,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
 
 
 def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
-    """The rows belong to the nodes' keys: with others the run could not go on."""
+    """Copy the nodes' keys to `folder`: rows belong to keys, so the run can only be continued with the same ones."""
     temporary = folder.with_suffix(".part")
     temporary.mkdir(mode=0o700, exist_ok=True)
     for number in range(federation.nodes):
@@ -99,7 +103,7 @@ def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
 
 
 def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observer) -> None:
-    """Start the run and show how it goes until it ends."""
+    """Start the run and report its metrics until it ends; RuntimeError where it fails."""
     run, shown, path = federation.control.start(federation.app, config), 0, Path(config.out or "")
     while (status := federation.control.status(run)).status != "finished":
         shown = _show(path, shown, observe)
@@ -117,17 +121,17 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
 
 
 def _show(path: Path, shown: int, observe: Observer) -> int:
-    """Show the lines of metrics.jsonl that are new; how many there are now."""
+    """Call `observe` with the lines of metrics.jsonl after the first `shown`; returns how many there are now."""
     if not (path / runs.METRICS).exists():
         return shown
-    lines = (path / runs.METRICS).read_bytes().split(b"\n")[:-1]  # what follows the last line end is half a line
+    lines = (path / runs.METRICS).read_bytes().split(b"\n")[:-1]  # after the last line end stands an unfinished line
     for line in lines[shown:]:
         observe(json.loads(line))
     return len(lines)
 
 
 def _models(path: Path) -> Rows:
-    """Every client's personalised model, from the folders of the nodes."""
+    """Every client's personalised model, (N, *shape), read from the folders of the nodes."""
     federation = json.loads((path / runs.FEDERATION).read_text(encoding="utf-8"))["federation"]
     files = sorted((path / NODES / federation).glob("*/client-*.safetensors"), key=lambda file: file.name)
     each = [load_file(file) for file in files]
@@ -136,7 +140,7 @@ def _models(path: Path) -> Rows:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Being asked to end is like Ctrl-C: what was started is stopped first."""
+    """Treat SIGTERM like Ctrl-C, so that the started processes are stopped first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Who is there: nodes that are online, which members they are, and those who want to join."""
+"""Which nodes take part: those that are online, the members that they are, and nodes that ask to join."""
 
 import time
 from collections.abc import Mapping
@@ -13,24 +13,28 @@ from feddwa.flower.codec import Malformed
 from feddwa.flower.exchange import exchange
 from feddwa.flower.registry import NodeDescription, Registry
 
-POLL = 0.5  # seconds between two looks
+POLL = 0.5  # seconds between two queries for online nodes
 
 
 @dataclass
 class Participation:
-    """The nodes of a federation as they come and go."""
+    """The nodes of a federation; they may join, leave and return at any time."""
 
     grid: Grid
     registry: Registry
-    labels: bool  # whether members disclose their label counts
-    simulated: bool  # nodes have no keys of their own: their partition tells who they are
-    online: dict[int, str] = field(default_factory=dict)  # nodes online -> members
-    unregistered: list[int] = field(default_factory=list)  # nodes online that have to be asked
-    member_of: dict[int, str] = field(default_factory=dict)  # nodes -> members, whether they are online or not
-    refused: dict[int, str] = field(default_factory=dict)  # nodes that cannot be members -> why
+    labels: bool  # whether nodes disclose their label counts
+    simulated: bool  # nodes have no keys, as in Flower's simulation: their partition identifies them
+    online: dict[int, str] = field(default_factory=dict)  # node id -> member, of registered nodes that are online
+    unregistered: list[int] = field(default_factory=list)  # ids of online nodes whose description is not known yet
+    member_of: dict[int, str] = field(default_factory=dict)  # node id -> member, online or not
+    refused: dict[int, str] = field(default_factory=dict)  # node id -> why it cannot join
 
     def wait_for(self, least: int, wait: float, deadline: float) -> None:
-        """Wait until enough members are there; those who are new are asked only as long as there are too few."""
+        """Wait until `least` registered nodes are online; RuntimeError after `wait` seconds.
+
+        Unregistered nodes are queried here only while too few are online; otherwise the next round queries them.
+        `deadline`: seconds to wait for their answers.
+        """
         ends = time.monotonic() + wait
         while True:
             self._refresh()
@@ -46,7 +50,11 @@ class Participation:
             time.sleep(POLL)
 
     def admit(self, answers: Mapping[int, RecordDict | str]) -> None:
-        """Make members of nodes by what they said they hold."""
+        """Register the nodes that described themselves.
+
+        answers: node id -> reply to a query, or why there is none. A node whose answer is invalid, or whose rows are
+        taken, is refused. Nodes are registered in the order of their rows, so the order of arrival does not matter.
+        """
         described = {}
         for node, answer in answers.items():
             try:
@@ -66,7 +74,7 @@ class Participation:
                 self._refuse(node, error)
 
     def _refresh(self) -> None:
-        """See who is online."""
+        """Update `online` and `unregistered` from the grid."""
         found = list(self.grid.get_nodes())
         if not self.simulated:
             self.member_of |= {info.node_id: info.public_key.hex() for info in found}

@@ -1,4 +1,4 @@
-"""From the nodes' replies to the uploads of a round: in the order of rows, whatever the order in which they came."""
+"""The replies of a round, combined: uploads and scores in the order of rows, whatever the order of arrival."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from feddwa.updates import DIVERGED, INVALID
 
 @dataclass(frozen=True)
 class Assignment:
-    """A node's part in a round."""
+    """What a node is asked to do in a round."""
 
-    member: str
-    rows: list[int]  # its clients
-    tested: list[int]  # those of them whose personalised models are evaluated
-    trains: list[int]  # those of them that train
+    member: str  # as in the registry
+    rows: list[int]  # all clients of the node
+    tested: list[int]  # those whose personalised models are evaluated
+    trains: list[int]  # those that train
 
 
 @dataclass(frozen=True)
 class Replies:
-    """What counts of a round's replies."""
+    """The valid replies of a round."""
 
-    answered: list[int]  # clients that were tested, in ascending order
-    before: Scores  # (N,) of them; NaN elsewhere
-    ids: Tensor  # (m,) clients whose update counts
-    after: Scores  # (m,)
+    answered: list[int]  # clients that were evaluated, in ascending order
+    before: Scores  # (N,) of the personalised models; NaN for clients that were not evaluated
+    ids: Tensor  # (m,) clients whose update is used, in ascending order
+    after: Scores  # (m,) after local training
     flops: Tensor  # (m,)
     upload: State  # (m, ...)
-    remembered: Mapping[str, int]  # member -> the round that its memory comes from
+    remembered: Mapping[str, int]  # member -> round after which its memory was saved
 
     def without_updates(self) -> "Replies":
-        """As if nobody had trained."""
+        """The same replies with no client trained (m = 0)."""
         nobody = self.flops[:0]
         return dataclasses.replace(self, ids=self.ids[:0], after=Scores(nobody, nobody), flops=nobody, upload={})
 
@@ -52,7 +52,11 @@ def collect_replies(
     clients: int,
     missing: dict[int, str],
 ) -> Replies:
-    """Read all replies; `missing` learns whose are not there or do not count, and why."""
+    """Validate and combine the replies of a round.
+
+    assignments: node id -> what was asked of it; answers: node id -> content of its reply, or why there is none;
+    clients: N. Adds client -> reason to `missing` for every client whose reply or update is not used.
+    """
     before = Scores(*(torch.full((clients,), torch.nan, dtype=torch.float64) for _ in range(2)))
     answered: list[int] = []
     ids: list[int] = []

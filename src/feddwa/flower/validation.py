@@ -1,8 +1,8 @@
-"""What an honest reply looks like, and what becomes of any other.
+"""Validation of replies: every field of a message is validated against its bytes before the server uses it.
 
-The server plays one client on blank samples: the upload of that is the form that every client's upload must have, part
-by part, name by name, shape and type. Then numbers must be finite. A reply that is wrong in form is dropped whole, a
-client whose numbers are not finite is dropped alone, so that nothing of either reaches another client.
+The server runs one client on blank samples, and the signature of its upload (parts, names, shapes, dtypes) is the one
+that every client's upload must have. Then numbers must be finite. A reply with another signature is refused as a whole;
+a client whose numbers are not finite is refused alone. Neither can change another client's model.
 """
 
 from dataclasses import dataclass, field
@@ -27,45 +27,46 @@ from feddwa.flower.settings import FlowerConfig
 from feddwa.sides import ClientSide
 from feddwa.updates import Signature, finite, mismatch, signature
 
-SAMPLES = 5  # blank ones to train with: enough to hold one out and to have more than one left, which BatchNorm wants
+SAMPLES = 5  # blank training samples: one may be held out for validation, and BatchNorm needs at least two of the rest
 
 
 class Reply(NamedTuple):
-    """What a node said, with rows in the order in which they were asked for."""
+    """A valid reply of one node; rows are in the order of the request."""
 
-    before: Scores  # (k,) of all clients tested
-    after: Scores  # (m,) of those that trained
+    before: Scores  # (k,) of the clients that were evaluated
+    after: Scores  # (m,) of the clients that trained
     flops: Tensor  # (m,)
     upload: State  # (m, ...)
-    finite: Tensor  # (m,) whether all numbers of a client's upload are
-    remembered: int
+    finite: Tensor  # (m,) bool: whether a client's upload is finite
+    remembered: int  # round after which the node's memory was saved
 
 
 @dataclass
 class ShapeProbe:
-    """A client with blank samples, by which the server knows the network and the form of uploads."""
+    """One client with blank samples, run by the server to learn the network's tensors and the signature of uploads."""
 
     client_side: ClientSide
-    initial: Row
-    buffers: Row
-    head: tuple[str, ...]
-    signatures: dict[object, Signature] = field(default_factory=dict)
+    initial: Row  # the initial model
+    buffers: Row  # its BatchNorm statistics
+    head: tuple[str, ...]  # names of the parameters of the last linear layer
+    signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
     def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "ShapeProbe":
-        """The network of a configuration for samples of a shape, and one client."""
+        """The probe of a run whose samples have `shape` and whose labels are 0 to classes - 1."""
         x, y = np.zeros((SAMPLES + 1, *shape), dtype=np.float32), np.zeros(SAMPLES + 1, dtype=np.int64)
         rows = np.arange(SAMPLES + 1)
         task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
         engine: Engine = make_engine(config, task)
         algorithm = config.make_algorithm()
-        client_side = ClientSide(
-            algorithm, BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates), engine, 1
-        )
-        return cls(client_side, *engine.initial(), head_parameters(engine.module))
+        batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
+        return cls(ClientSide(algorithm, batchnorm, engine, 1), *engine.initial(), head_parameters(engine.module))
 
     def upload_signature(self, download: State, memory: State, round: int) -> Signature:
-        """The form of a client's upload; `download` and `memory` are those of any one client."""
+        """Signature that every client's upload must have in this round.
+
+        download, memory: (m, ...), of which the first row is used; which client that is makes no difference.
+        """
         known = tuple((name, value.shape[1:]) for state in (download, memory) for name, value in tensors(state))
         if known not in self.signatures:
             first = torch.zeros(1, dtype=torch.int64)
@@ -76,15 +77,15 @@ class ShapeProbe:
 
 @dataclass(frozen=True)
 class Expected:
-    """What replies are held against."""
+    """What a reply is validated against."""
 
-    signature: Signature
-    limit: float  # bytes
-    device: torch.device
+    signature: Signature  # of an upload
+    limit: float  # bytes of all arrays of a reply
+    device: torch.device  # to which uploads are copied
 
 
 def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
-    """A node's reply, or Malformed."""
+    """Parse a reply for `tested` evaluated and `trains` trained clients; raises Malformed where a field is invalid."""
     expected_signature = expected.signature if trains else {}
     if codec.size(content) > expected.limit:
         raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
@@ -109,7 +110,7 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
 
 
 def _parts(expected: Signature) -> dict[str, list[str]]:
-    """The names of every part, in order: that of the sender does not count."""
+    """part -> names, in the order of the signature: the sender's order must not change the result."""
     parts: dict[str, list[str]] = {}
     for key in expected:
         part, _, name = key.partition("/")
@@ -118,6 +119,7 @@ def _parts(expected: Signature) -> dict[str, list[str]]:
 
 
 def _score(numbers: dict[str, Tensor], name: str, clients: int) -> Tensor:
+    """The scores `name`, (clients,) float64; a missing entry is valid where there are no clients."""
     value = numbers.get(name, torch.zeros(0, dtype=torch.float64))
     if value.shape != (clients,) or value.dtype != torch.float64:
         raise Malformed(f"scores: no {name} of {clients} clients")
