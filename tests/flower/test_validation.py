@@ -1,4 +1,4 @@
-"""Nothing that a node sends is believed: form, sizes and numbers are checked, and one bad client harms no other."""
+"""Every field of a message is validated: signature, sizes and numbers; one bad client harms no other."""
 
 import contextlib
 import io
