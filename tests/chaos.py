@@ -98,7 +98,7 @@ def work(
         fill_disk_after(plant)
     from feddwa import cli, experiment
 
-    keep_models(experiment, models)
+    save_models(experiment, models)
     return cli.main(command)
 
 
@@ -161,7 +161,7 @@ def fill_disk_after(folder: str) -> None:
     checkpoint._write = write
 
 
-def keep_models(experiment: Any, path: str | None) -> None:
+def save_models(experiment: Any, path: str | None) -> None:
     """Leave the models of the run in a file, as they are when it ends, if one is named."""
     from safetensors.torch import save_file
 

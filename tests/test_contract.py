@@ -25,7 +25,7 @@ def refused(algorithm) -> str:
 
 
 def client_returns(upload=None, memory=None):
-    """A FedDWA whose client half returns these: functions of what it ought to return."""
+    """A FedDWA whose client side returns these: functions of what it ought to return."""
 
     @dataclass(frozen=True)
     class Broken(FedDWA):
@@ -240,8 +240,8 @@ def test_every_method(name):
 
 def test_later_rounds_cost_nothing():
     run = federation(FedDWA())
-    assert isinstance(run.client_half._checked(1, M), Checked)
-    assert isinstance(run.server_half._checked(run.everybody()), Checked)
+    assert isinstance(run.client_side._checked(1, M), Checked)
+    assert isinstance(run.server_side._checked(run.everybody()), Checked)
     run.step()
-    assert run.client_half._checked(2, M) is run.algorithm
-    assert run.server_half._checked(run.everybody()) is run.algorithm
+    assert run.client_side._checked(2, M) is run.algorithm
+    assert run.server_side._checked(run.everybody()) is run.algorithm

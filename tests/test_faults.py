@@ -103,15 +103,17 @@ def test_what_attackers_send():
 
 def test_updates_are_held_against_their_form():
     good = {"model": {"w": torch.ones(3, 2)}}
-    form = updates.form(good)
-    assert updates.misfit(form, updates.form({"model": {"w": torch.zeros(9, 2)}})) is None
+    expected = updates.signature(good)
+    assert updates.mismatch(expected, updates.signature({"model": {"w": torch.zeros(9, 2)}})) is None
     for other in (
         {"model": {"w": torch.ones(3, 4)}},
         {"model": {"w": torch.ones(3, 2).double()}},
         {},
         {"x": {"w": good["model"]["w"]}},
     ):
-        assert "missing, unasked for, or of another shape or type" in updates.misfit(form, updates.form(other))
+        assert "missing, unasked for, or of another shape or type" in updates.mismatch(
+            expected, updates.signature(other)
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

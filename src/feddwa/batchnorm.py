@@ -1,11 +1,12 @@
-"""What becomes of BatchNorm in a federation: one switch at the border between clients and server, for every algorithm.
+"""BatchNorm policies: which BatchNorm tensors are exchanged between clients and server.
 
-    local      running statistics never travel; scale and shift are parameters like all others (the paper's code)
-    mean       running statistics travel too, and everybody gets their average by data size
-    all-local  scale and shift stay with their client as well, like the statistics (FedBN)
+    local      running statistics stay with the client; scale and shift are ordinary parameters (the paper's code)
+    mean       running statistics are exchanged too; every client receives their mean, weighted by data size
+    all-local  scale and shift stay with the client as well (FedBN)
 
-The border changes messages on their way; no algorithm knows of it. Under "all-local" the server never sees scale and
-shift, so they count neither in distances nor in bytes, and a client puts its own into whatever model it receives.
+The policy edits messages between the client side and the server side, so one switch serves every algorithm. Under
+"all-local" the server never sees scale and shift: they count neither in distances nor in bytes, and a client inserts
+its own into every model that it receives.
 """
 
 from dataclasses import dataclass
@@ -23,17 +24,17 @@ KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and me
 
 
 @dataclass(frozen=True)
-class Border:
-    """The policy of one federation; each method is the identity where policy or network leave nothing to do."""
+class BatchNormPolicy:
+    """The policy of one federation. A method is the identity where policy or network leave it nothing to do."""
 
     private: tuple[str, ...]  # scale and shift, under "all-local"
     shared: tuple[str, ...]  # running mean and variance, under "mean"
     parameters: tuple[str, ...]  # all trainable parameters of the network
-    updates: tuple[str, ...]  # downloaded parts that carry differences of models: nothing of a model belongs there
+    updates: tuple[str, ...]  # downloaded parts that are differences of models, into which no parameter is inserted
 
     @classmethod
-    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "Border":
-        """The border of a network under a policy."""
+    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
+        """The policy named `policy` for a network; updates: `Algorithm.updates`."""
         layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
         own = tuple(f"{name}.{key}" for name, layer in layers for key in trainable(layer))
         moving = tuple(
@@ -50,7 +51,7 @@ class Border:
         return cls(own if policy == "all-local" else (), moving if policy == "mean" else (), names, updates)
 
     def setup(self, server: State, memory: State, initial: Row, buffers: Row, clients: int) -> tuple[State, State]:
-        """The first state: what is private leaves the server, what is shared comes to it."""
+        """Initial (server state, memory (N, ...)): private tensors move to the memory, shared ones to the server."""
         if self.private:
             kept = repeat({name: initial[name] for name in self.private}, clients)
             return self._strip(server), {**memory, KEPT: kept}
@@ -59,14 +60,18 @@ class Border:
         return server, memory
 
     def send(self, server: State, message: State) -> State:
-        """The message as it leaves the server: with the statistics."""
+        """Message (m, ...) as the server sends it: under "mean" with the server's statistics, repeated m times."""
         clients = next((count(rows) for rows in message.values()), 0)
-        if self.shared and clients:  # Local gets no message at all
+        if self.shared and clients:  # Local's message is empty
             return {**message, STATISTICS: repeat(server[STATISTICS], clients)}
         return message
 
     def receive(self, message: State, memory: State) -> tuple[State, State]:
-        """The message as the client half sees it, and the memory it meets: the own scale and shift, the statistics."""
+        """(message, memory), both (m, ...), as the algorithm's client method sees them.
+
+        Under "all-local" every received model gets the client's own scale and shift; under "mean" the received
+        statistics replace those in memory.
+        """
         if self.private:
             message = {
                 part: rows if part in self.updates else self.complete(rows, memory) for part, rows in message.items()
@@ -77,7 +82,11 @@ class Border:
         return message, memory
 
     def reply(self, upload: State, memory: State, trained: Rows) -> tuple[State, State]:
-        """The upload as it leaves the client, and the memory with what stays behind."""
+        """(upload, memory), both (m, ...), as they leave the client; trained: models after local training.
+
+        Under "all-local" scale and shift move from the upload to the memory; under "mean" statistics are added to the
+        upload.
+        """
         if self.private:
             return self._strip(upload), {**memory, KEPT: {name: trained[name] for name in self.private}}
         if self.shared and upload:
@@ -85,7 +94,10 @@ class Border:
         return upload, memory
 
     def collect(self, old: State, new: State, cohort: Cohort, upload: State) -> State:
-        """The server's new state: with the average of the statistics."""
+        """The new server state; under "mean" with the mean of the uploaded statistics, weighted by data size.
+
+        old, new: server state before and after the algorithm's server method; upload: (m, ...) of `cohort`.
+        """
         if not self.shared:
             return new
         if STATISTICS not in upload:
@@ -94,8 +106,8 @@ class Border:
         return {**new, STATISTICS: {name: value[0] for name, value in mix(weights, upload[STATISTICS]).items()}}
 
     def complete(self, model: Rows, memory: State) -> Rows:
-        """A model without the private parameters, with the client's own put back."""
-        if not self.private or not any(name in self.parameters for name in model):  # scores, ids: not a model
+        """`model` (m, *shape) with each client's private parameters, from its memory, inserted."""
+        if not self.private or not any(name in self.parameters for name in model):  # scores or ids, not a model
             return model
         return {**model, **memory[KEPT]}
 

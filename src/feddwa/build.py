@@ -16,7 +16,7 @@ from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
-from feddwa.data.federated import bring, federate
+from feddwa.data.federated import federate, to_device
 from feddwa.data.files import first_line
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
@@ -159,7 +159,7 @@ def engine_on(
 ) -> Engine:
     """An engine for a task, with what the algorithm wants held back held back."""
     check_trainable(module)
-    samples = task.keep(("samples", device), lambda: bring(task.dataset, task.partition, device))
+    samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
     if algorithm.validation:
         rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))

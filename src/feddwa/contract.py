@@ -24,7 +24,7 @@ from feddwa.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]  # name -> (*shape) of the trainable parameters
 OURS = ("buffers", KEPT, STATISTICS)  # parts that algorithms do not make
-FORM = "part -> name -> tensor"
+STRUCTURE = "part -> name -> tensor"
 HINT = "return the memory that the trainer returned, with your own parts changed: {**memory, ...}"
 
 
@@ -122,7 +122,7 @@ class Checked(Algorithm):
     def _state(self, method: str, what: str, state: Any, rows: int | None) -> None:
         """Part -> name -> tensor, where `rows` is given with so many rows each."""
         if not isinstance(state, Mapping):
-            self._broken(method, f"{what} {_kind(state)}; must be {FORM}")
+            self._broken(method, f"{what} {_kind(state)}; must be {STRUCTURE}")
         for part, tensors in state.items():
             if not isinstance(part, str) or not part or "/" in part:
                 self._broken(method, f"{what} part {part!r}; must be a name without '/'")

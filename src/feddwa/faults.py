@@ -27,7 +27,7 @@ from feddwa import params
 from feddwa.engine import keys
 from feddwa.engine.rows import Cohort, Rows, State, put, take
 from feddwa.errors import InputError, require
-from feddwa.updates import Form
+from feddwa.updates import Signature
 
 ATTACKS = ("sign_flip", "scaled", "random")
 SCALE = 10.0  # of a scaled update
@@ -81,8 +81,8 @@ class Faults:
         times = cohort.sizes / torch.exp(SPREAD * _normal(keys.key(seed, "speed", cohort.round, cohort.ids), 1)[:, 0])
         return times.argsort().argsort() >= len(cohort) - round(self.straggler * len(cohort))
 
-    def forms(self, seed: int, cohort: Cohort, honest: Form) -> list[Form]:
-        """The form of every client's message as it arrives."""
+    def signatures(self, seed: int, cohort: Cohort, honest: Signature) -> list[Signature]:
+        """The signature of every client's message as it arrives."""
         other = {name: ((*shape, 1), dtype) for name, (shape, dtype) in honest.items()}
         return [other if wrong else honest for wrong in (_draw(seed, "shape", cohort) < self.shape).tolist()]
 

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.engine import Cohort, Engine, Rows, Scores, State, keys
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import put_state, take_state
 from feddwa.faults import HEALTHY, Faults
-from feddwa.halves import ClientHalf, ServerHalf, begin
 from feddwa.ledger import Costs, message_bytes
+from feddwa.sides import ClientSide, ServerSide, begin
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
 
 
@@ -54,12 +54,12 @@ class Federation:
         initial, buffers = self.engine.initial()
         sizes = self.engine.data.splits["train"].sizes
         counts, head = self.engine.data.label_counts(), head_parameters(self.engine.module)
-        border = Border.of(self.batchnorm, self.engine.module, self.algorithm.updates)
+        batchnorm = BatchNormPolicy.of(self.batchnorm, self.engine.module, self.algorithm.updates)
         problem = Problem(initial, len(sizes), sizes, counts, head, self.engine.seed)
-        self.server, self.memory = begin(self.algorithm, border, problem, buffers)
+        self.server, self.memory = begin(self.algorithm, batchnorm, problem, buffers)
         self.chunk = 1 if self.sequential else self.chunk or rows_that_fit(self.engine, initial, buffers)
-        self.server_half = ServerHalf(self.algorithm, border)
-        self.client_half = ClientHalf(self.algorithm, border, self.engine, self.chunk, self.sequential)
+        self.server_side = ServerSide(self.algorithm, batchnorm)
+        self.client_side = ClientSide(self.algorithm, batchnorm, self.engine, self.chunk, self.sequential)
         self.scores = self._evaluate_all()
 
     def step(self) -> Round:
@@ -86,32 +86,32 @@ class Federation:
                 )
         if len(cohort):
             with costs.phase("evaluate", device):
-                after = self.client_half.trained_scores(cohort.ids, upload, memory)
+                after = self.client_side.trained_scores(cohort.ids, upload, memory)
             with costs.phase("server", device), costs.serving():
-                self.server, info = self.server_half.advance(self.server, cohort, upload)
+                self.server, info = self.server_side.advance(self.server, cohort, upload)
         self.round += 1
         with costs.phase("evaluate", device):
             self.scores = self._evaluate_all()
         return Round(cohort, before, after, info, costs, missing)
 
     def _train(self, cohort: Cohort, costs: Costs) -> tuple[State, State]:
-        """The client half of a round: the uploads as they arrive, and the new memories."""
-        download, memory = self.server_half.download(self.server, cohort), take_state(self.memory, cohort.ids)
-        upload, memory, costs.flops = self.client_half.train(cohort.ids, cohort.round, download, memory)
+        """The client side of a round: the uploads as they arrive, and the new memories."""
+        download, memory = self.server_side.download(self.server, cohort), take_state(self.memory, cohort.ids)
+        upload, memory, costs.flops = self.client_side.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
         return self.faults.sent(self.engine.seed, cohort, self.clients, download, upload), memory
 
     def _reasons(self, cohort: Cohort, upload: State) -> list[str | None]:
         """Of every client why its update does not count; None = it does."""
-        seed, expected = self.engine.seed, updates.form(upload)
+        seed, expected = self.engine.seed, updates.signature(upload)
         checks = zip(
             self.faults.late(seed, cohort).tolist(),
-            self.faults.forms(seed, cohort, expected),
+            self.faults.signatures(seed, cohort, expected),
             updates.finite(upload, len(cohort)).tolist(),
             strict=True,
         )
         return [
-            LATE if late else INVALID if updates.misfit(expected, found) else None if finite else DIVERGED
+            LATE if late else INVALID if updates.mismatch(expected, found) else None if finite else DIVERGED
             for late, found, finite in checks
         ]
 
@@ -122,14 +122,14 @@ class Federation:
     def restore(self, round: int, state: Mapping[str, State]) -> None:
         """Go back to where `state` was taken, after so many rounds."""
         device = self.engine.data.device
-        self.server = _placed(state["server"], self.server, device)
-        self.memory = _placed(state["memory"], self.memory, device)
+        self.server = _to_device(state["server"], self.server, device)
+        self.memory = _to_device(state["memory"], self.memory, device)
         self.scores, self.round = Scores(**state["scores"]["all"]), round
 
     def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
         """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""
-        message, memory = self.server_half.deliver(self.server, cohort), take_state(self.memory, cohort.ids)
-        model, buffers = self.client_half.personal(cohort.ids, cohort.round, message, memory)
+        message, memory = self.server_side.deliver(self.server, cohort), take_state(self.memory, cohort.ids)
+        model, buffers = self.client_side.personal(cohort.ids, cohort.round, message, memory)
         return self.engine.complete(model), buffers
 
     def everybody(self) -> Cohort:
@@ -160,8 +160,8 @@ class Federation:
 
     def _evaluate_all(self) -> Scores:
         everybody = self.everybody()
-        message = self.server_half.deliver(self.server, everybody)
-        return self.client_half.personal_scores(everybody.ids, everybody.round, message, self.memory)
+        message = self.server_side.deliver(self.server, everybody)
+        return self.client_side.personal_scores(everybody.ids, everybody.round, message, self.memory)
 
 
 def _only(cohort: Cohort, which: Tensor) -> Cohort:
@@ -173,7 +173,7 @@ def _places(reasons: Sequence[str | None], wanted: Sequence[str | None]) -> Tens
     return torch.tensor([place for place, reason in enumerate(reasons) if reason in wanted], dtype=torch.int64)
 
 
-def _placed(state: State, like: State, device: torch.device) -> State:
+def _to_device(state: State, like: State, device: torch.device) -> State:
     """A state with every tensor where it has its place: some stay on the CPU, whatever the device."""
     return {
         part: {

@@ -11,14 +11,14 @@ PIECE = 1 << 20  # bytes read at a time
 
 
 class Mark(TypedDict):
-    """How far a file had come, and the sum of all bytes up to there."""
+    """How far a file had come, and the SHA-256 of all bytes up to there."""
 
     length: int
     sha256: str
 
 
 class GrowingFile:
-    """A file to which records are appended. The sum is carried on from record to record, never computed anew."""
+    """A file to which records are appended. Its checksum is updated with each record, never computed anew."""
 
     def __init__(self, path: Path) -> None:
         """Open a file, new or old; an old one has to be checked and cut before anything is appended."""

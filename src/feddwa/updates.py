@@ -1,7 +1,8 @@
-"""What the server takes from a client: an update of the right form whose numbers are numbers. Anything else is refused.
+"""Which updates the server accepts: those with the expected signature and finite numbers.
 
-A diverged or broken client must not touch anybody else's model. So every update is looked at before the server computes
-with it, in the simulator as in a real federation; a client that is refused stands where it stood before the round.
+Every update is checked before the server computes with it, so that a diverged or broken client cannot change another
+client's model. Simulator and Flower use the same checks. A client whose update is refused keeps the state that it had
+before the round.
 """
 
 import torch
@@ -9,30 +10,37 @@ from torch import Tensor
 
 from feddwa.engine.rows import State, tensors
 
-Form = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> shape without the client axis, type
+Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (shape without the client axis, dtype)
 
-# Reasons why an update does not count.
+# Reasons why an update is not used; they stand in `missing` of metrics.jsonl.
 ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invalid", "not finite"
-LIMIT = 1e12  # beyond this a number is as good as infinite: squared distances of such models overflow float32
+LIMIT = 1e12  # larger values count as not finite: squared distances of such models overflow float32
 
 
-def form(message: State) -> Form:
-    """The form of each client's message in a stack of them."""
+def signature(message: State) -> Signature:
+    """Signature of one client's message; `message` is a stack of m of them, part -> name -> (m, *shape)."""
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(message)}
 
 
-def misfit(expected: Form, found: Form) -> str | None:
-    """What is wrong with a message of another form, None where it is the same."""
+def mismatch(expected: Signature, found: Signature) -> str | None:
+    """The first difference between two signatures, as a phrase for an error; None where they are equal."""
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     return f"{wrong[0]!r} missing, unasked for, or of another shape or type"[:200] if wrong else None
 
 
 def finite(message: State, clients: int) -> Tensor:
-    """(m,) bool, on the CPU: whose numbers are all finite. One pass over every tensor."""
-    fine: dict[torch.device, Tensor] = {}  # a device is asked once, at the end: each question waits for its answer
+    """(m,) bool, on the CPU: whether all floating-point values of a client's message are finite and within LIMIT.
+
+    message: part -> name -> (m, *shape), m = `clients`. Each tensor is read once.
+    """
+    fine: dict[
+        torch.device, Tensor
+    ] = {}  # one result per device, copied to the CPU once: every copy waits for the device
     for _, value in tensors(message):
         if value.is_floating_point() and value[0].numel():
-            largest = torch.linalg.vector_norm(value.reshape(clients, -1), torch.inf, dim=1)  # (m,), NaN where one is
+            largest = torch.linalg.vector_norm(
+                value.reshape(clients, -1), torch.inf, dim=1
+            )  # (m,), NaN if a value is NaN
             fine[value.device] = (largest <= LIMIT) & fine.get(value.device, True)
     everywhere = torch.ones(clients, dtype=torch.bool)
     for own in fine.values():

@@ -1,4 +1,4 @@
-"""A grid in one process: the real ClientApp, real messages in Flower's wire form, nodes that can misbehave."""
+"""A grid in one process: the real ClientApp, real messages in Flower's wire format, nodes that can misbehave."""
 
 import random
 from collections.abc import Callable, Iterable

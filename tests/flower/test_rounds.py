@@ -73,7 +73,7 @@ def test_who_is_offline_is_missing_and_keeps_its_row(tmp_path):
     outcome = run_.step()
     assert outcome.round.missing == {2: "offline", 3: "offline"}
     assert all(torch.equal(value[2:4], kept[name]) for name, value in run_.state["model"].items())
-    line, each = server.describe(outcome, run_.members.test)
+    line, each = server.metric_lines(outcome, run_.registry.test)
     assert line["missing"] == {"offline": [2, 3]}
     assert line["evaluated"] == 4
     assert each["before"][2] is None
@@ -95,7 +95,7 @@ def test_too_few_updates_leave_the_models_as_they_are(tmp_path):
     grid.faults[BAD] = in_training(FAULTS["late"])
     outcome = run_.step()
     assert all(torch.equal(value, before[name]) for name, value in run_.state["model"].items())
-    line, _ = server.describe(outcome, run_.members.test)
+    line, _ = server.metric_lines(outcome, run_.registry.test)
     assert line["participants"] == 0
     assert run_.round == 1
 
@@ -119,9 +119,9 @@ def test_new_sites_join_from_the_initial_model(tmp_path, algorithm):
     grid.offline.clear()
     outcome = run_.step()  # it is asked what it holds
     assert outcome.round.cohort.ids.tolist() == [0, 1]
-    assert run_.members.clients == 3
+    assert run_.registry.clients == 3
     if algorithm == "feddwa":
-        for name, value in run_.blank.initial.items():
+        for name, value in run_.probe.initial.items():
             assert torch.equal(run_.state["model"][name][2], value)
     outcome = run_.step()
     assert outcome.round.cohort.ids.tolist() == [0, 1, 2]
@@ -135,9 +135,9 @@ def test_another_key_cannot_take_over_rows(tmp_path):
     run_.step()
     grid.nodes[5] = grid.nodes[BAD]  # another node, another key, the same claim
     outcome = run_.step()
-    assert "rows that another key holds" in run_.attendance.refused[5]
+    assert "rows that another key holds" in run_.nodes.refused[5]
     assert not outcome.round.missing
-    assert 5 not in run_.attendance.here
+    assert 5 not in run_.nodes.online
 
 
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "l2c"])
@@ -248,7 +248,7 @@ def test_sites_with_other_classes_are_refused_unless_the_run_names_them(tmp_path
     run_ = Coordinator(LocalGrid(config, nodes), config)
     run_.start()
     assert not run_.step().round.missing
-    assert not run_.members.labels.any()  # label counts are not told
+    assert not run_.registry.labels.any()  # label counts are not told
     config = FlowerConfig(dataset="own", min_nodes=2, classes="cat,horse", wait=0.5).resolved()
     with pytest.raises(RuntimeError, match="the data have 1 that the run does not name"):
         Coordinator(LocalGrid(config, nodes), config).start()

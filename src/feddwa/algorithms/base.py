@@ -1,7 +1,7 @@
 """The one interface of all algorithms: what a client does to its row, and how the server mixes rows.
 
-Both halves are written once, against a leading client axis. The client half never sees another client's row, the server
-half never sees data. Everything that crosses between them is a message, a mapping part -> name -> (m, *shape).
+Both sides are written once, against a leading client axis. The client side never sees another client's row, the server
+side never sees data. Everything that crosses between them is a message, a mapping part -> name -> (m, *shape).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class Algorithm:
     validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
-    costless: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that change next to nothing of what training costs
+    stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""

@@ -55,7 +55,7 @@ class FedDWA(Algorithm):
     summary = "inverse-square distances from guidance to local models, top-K"
     traffic = "1 + 2"
     cost = "2"
-    costless = ("top_k", "granularity")
+    stackable = ("top_k", "granularity")
 
     top_k: int = 5  # K: partners kept per client, itself included
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"

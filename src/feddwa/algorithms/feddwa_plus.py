@@ -69,7 +69,7 @@ class FedDWAPlus(Algorithm):
     traffic = "1 + 1"
     cost = "1"
     validation = 0.5  # the other half: trained on as well
-    costless = ("power", "average", "granularity", "prior", "freeze")
+    stackable = ("power", "average", "granularity", "prior", "freeze")
 
     power: float = 2.0  # q: how sharply agreement turns into weight
     average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one

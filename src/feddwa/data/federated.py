@@ -96,7 +96,7 @@ def federate(
     dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[Tensor, Tensor] | None = None
 ) -> FederatedData:
     """A dataset and its partition on a device, where the samples may be already."""
-    x, y = samples or bring(dataset, partition, device)
+    x, y = samples or to_device(dataset, partition, device)
     scale, shift = _normalisation(dataset)
     return FederatedData(
         x=x,
@@ -109,8 +109,8 @@ def federate(
     )
 
 
-def bring(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Samples and targets on a device, the clients' turns and relabellings applied."""
+def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Tensor, Tensor]:
+    """All samples and targets on `device`, with the clients' rotations and label permutations applied."""
     x, y = dataset.x, dataset.y
     if partition.turns is not None:
         x = np.array(x)

@@ -125,7 +125,7 @@ def _grown(old: Tensor, fresh: Tensor) -> Tensor:
 
 
 def digest(row: Row) -> str:
-    """A checksum of names and values, to see whether two models are the same."""
+    """SHA-256 of a model's names and values: equal for equal models."""
     total = hashlib.sha256()
     for name, value in row.items():
         total.update(name.encode())

@@ -1,4 +1,4 @@
-"""Training rows on their own clients' data: the engine, and the trainer that the client half of an algorithm holds."""
+"""Training rows on their own clients' data: the engine, and the trainer that the client side of an algorithm holds."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -156,7 +156,7 @@ class Engine:
 
 @dataclass
 class Trainer:
-    """What the client half of an algorithm may do with its rows: train row i on the data of client ids[i]."""
+    """What the client side of an algorithm may do with its rows: train row i on the data of client ids[i]."""
 
     engine: Engine
     ids: Tensor  # (m,) int64, on the CPU

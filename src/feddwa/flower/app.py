@@ -1,4 +1,4 @@
-"""The Flower app, written out as files: two modules that import this package, and a run config with every option."""
+"""The Flower app as files: two modules that import this package, and a run config with every option."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ clientapp = "{module}.client:app"
 
 
 def files() -> dict[str, str]:
-    """Path -> content of the app."""
+    """The files of the app: path relative to its folder -> content."""
     config = "".join(f"{name} = {json.dumps(value)}\n" for name, value in to_run_config(FlowerConfig()).items())
     modules = {
         f"{MODULE}/__init__.py": '"""The app: all of it is in the installed package feddwa."""\n',

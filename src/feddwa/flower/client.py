@@ -1,8 +1,8 @@
-"""The ClientApp: a message in, the client half of the algorithm on the node's own rows, a reply out.
+"""The ClientApp: runs the client side of the algorithm on the node's own rows and replies.
 
-What leaves a node: the algorithm's upload; of each client its numbers of training and test samples, the accuracy and
-the loss of its models on its test data, and the FLOPs it spent; label counts only where the algorithm discloses them.
-What goes wrong is written to the node's log; the server is told its kind, never a path or a value.
+A node sends the algorithm's upload and, of each client, the numbers of training and test samples, the accuracy and loss
+of its models on its test data, and its FLOPs. Label counts are sent only where the algorithm discloses them. Errors are
+written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
 from collections.abc import Callable
@@ -31,35 +31,36 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """What the node holds."""
-    return _answer(message, context, describe)
+    """Describe the node's clients and data."""
+    return _answer(message, context, describe_node)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """A round of some of the node's clients, and how good everybody's models are."""
+    """Run a round: evaluate personalised models, and train the clients of the cohort."""
     return _answer(message, context, lambda config, values: take_part(message.content, config, values))
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """How good everybody's models are."""
+    """Evaluate personalised models; a message of type train that trains nobody does the same."""
     return train(message, context)
 
 
 def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Values], RecordDict]) -> Message:
+    """Reply with the result of `work(config, node config)`, or with the name of the exception that it raised."""
     try:
         config = from_run_config(context.run_config).resolved()
         return Message(work(config, tuple(sorted(context.node_config.items()))), reply_to=message)
-    except Exception as error:  # whatever it is, a node must not tell more than its kind
+    except Exception as error:  # of any exception, the server may learn the name only
         log(ERROR, "feddwa: %s", error, exc_info=error)
         told = f": {error}" if isinstance(error, Refusal | Malformed) else ", see the node's log"
         reason = f"{type(error).__name__}{told}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-def describe(config: FlowerConfig, values: Values) -> RecordDict:
-    """What the server has to know of a node before it can take part."""
+def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
+    """The node's description: records "facts" and "sizes", which `NodeDescription.of` parses."""
     site = load_site(config, values)
     data, dataset = make_engine(config, site.task).data, site.task.dataset
     facts: dict[str, Any] = {
@@ -79,36 +80,39 @@ def describe(config: FlowerConfig, values: Values) -> RecordDict:
 
 
 def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> RecordDict:
-    """Evaluate the models that were delivered, train the rows that were asked for, evaluate again."""
+    """Evaluate personalised models, train the rows that were asked for, evaluate those again.
+
+    content: record "task" and the messages "deliver" and "download"; the latter is left out where both are the same.
+    Returns records "scores" and "state" and, where clients trained, the message "upload".
+    """
     task = codec.settings(content, "task")
     round, clients = codec.setting(task, "round", int), codec.setting(task, "clients", int)
     rows, trains = codec.setting(task, "rows", list), codec.setting(task, "trains", list)
     tested, last = codec.setting(task, "tested", list), codec.setting(task, "last", bool)
     me = node.make_node(config, values, tuple(rows), clients)
-    if codec.setting(task, "initial", str) != digest({**me.problem.initial, **frozen(me.half.engine.module)}):
+    if codec.setting(task, "initial", str) != digest({**me.problem.initial, **frozen(me.client_side.engine.module)}):
         raise Refusal("initial model: differs from the server's; do both have the same versions of feddwa and torch?")
     tested_at, trains_at = _places(rows, tested), _places(rows, trains)
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
-    memory, remembered = node.recall(folder, me, round)
-    device = me.half.engine.data.device
+    memory, remembered = node.load_memory(folder, me, round)
+    device = me.client_side.engine.data.device
     delivered = codec.unpack("deliver", content, len(tested), device)
-    before = me.half.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+    before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        models, buffers = me.half.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
-        node.keep_models(folder, me.rows[tested_at], me.half.engine.complete(models), buffers)
+        models, buffers = me.client_side.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+        node.save_models(folder, me.rows[tested_at], me.client_side.engine.complete(models), buffers)
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)
         if not own:
             download = take_state(download, _places(tested, trains))
-        upload, new, flops = me.half.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
-        after = me.half.trained_scores(me.rows[trains_at], upload, new)
-        sane = (
-            updates.finite(upload, len(trains)).nonzero().flatten()
-        )  # others will be refused: they stay where they are
-        node.remember(folder, round, put_state(memory, trains_at[sane], take_state(new, sane)))
+        upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
+        after = me.client_side.trained_scores(me.rows[trains_at], upload, new)
+        # The server will refuse the other updates, so their clients keep the memory from before the round.
+        finite = updates.finite(upload, len(trains)).nonzero().flatten()
+        node.save_memory(folder, round, put_state(memory, trains_at[finite], take_state(new, finite)))
         scores |= {**_scores("after", after), "flops": flops}
         reply |= codec.pack("upload", upload)
     return RecordDict({"scores": codec.numbers(scores), **reply})
@@ -119,14 +123,14 @@ def _scores(when: str, scores: Scores) -> dict[str, Tensor]:
 
 
 def _places(whole: list[int], part: list[int]) -> Tensor:
-    """Where the numbers of a part stand in the whole."""
+    """Positions (k,) of the numbers `part` in the list `whole`; Refusal where one is missing or given twice."""
     if len(set(part)) < len(part) or not set(part) <= set(whole):
         raise Refusal("rows: not those of this node")
     return torch.tensor([whole.index(number) for number in part], dtype=torch.int64)
 
 
 def _name(federation: str) -> str:
-    """The federation's name, which becomes one of a folder."""
+    """`federation`, checked: it becomes the name of a folder, so it must not contain a path."""
     if not federation.isalnum() or len(federation) > 64:
         raise Refusal("federation: must be a name of letters and digits")
     return federation

@@ -1,8 +1,9 @@
-"""Messages as Flower records: named arrays, nothing pickled, and nothing believed that the bytes do not bear out.
+"""Messages as Flower records of named arrays. Every field of a message is validated against its bytes; no pickle.
 
-A part of a message is one array, a row per client: its tensors side by side, (m, d). Flower sends every array by
-itself, and the time of a round grows with their number. A second record says which tensors they are. What is the same
-for all clients of a node (FedAvg's model, L2C's updates) travels once, in a record of its own.
+A part of a message is one array (m, d), one row per client, with the tensors of the part side by side: Flower sends
+every array separately, and the time of a round grows with their number. A layout record holds the tensors' names and
+shapes. Tensors that are equal for all clients of a node (FedAvg's model, L2C's updates) are sent once, in their own
+record.
 """
 
 import io
@@ -19,17 +20,17 @@ from feddwa.engine import State
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 
-ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client, one row for all, what is in a row
+ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client; one row for all; names and shapes
 DTYPES = ("float32", "float64", "int64", "bool")
-NUMPY = "numpy.ndarray"  # Flower's name of np.save's format
+NUMPY = "numpy.ndarray"  # Flower's name for np.save's format
 
 
 class Malformed(InputError):
-    """A record that is not what it should be. Says nothing about the machine that it came from."""
+    """A record that is missing or invalid. Its text discloses nothing about the machine that sent it."""
 
 
 def pack(name: str, message: State) -> dict[str, ArrayRecord | ConfigRecord]:
-    """A message as the records `<name>.rows`, `<name>.shared` and `<name>.layout`."""
+    """A message, part -> name -> (m, *shape), as the records `<name>.rows`, `<name>.shared` and `<name>.layout`."""
     columns: dict[tuple[str, str], list[Tensor]] = {}  # (record, array) -> tensors side by side
     layout: dict[str, Any] = {}  # "record array part/name" -> shape without the client axis
     for key, value in tensors(message):
@@ -46,7 +47,10 @@ def pack(name: str, message: State) -> dict[str, ArrayRecord | ConfigRecord]:
 
 
 def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> State:
-    """The message of `clients` rows that these records hold."""
+    """The message, part -> name -> (clients, *shape) on `device`, that `pack` made.
+
+    Raises Malformed unless the layout describes every column of every array exactly once.
+    """
     stacks = {}
     for record in (ROWS, SHARED):
         for array, packed in arrays(content, f"{name}.{record}").items():
@@ -55,7 +59,7 @@ def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -
                 raise Malformed(f"{name}: {array!r} of shape {tuple(value.shape)} for {clients} clients")
             stacks[f"{record} {array}"] = value.to(device).expand(clients, -1)
     message: dict[str, dict[str, Tensor]] = {}
-    used = dict.fromkeys(stacks, 0)  # columns of every stack that have been given a name
+    used = dict.fromkeys(stacks, 0)  # columns of every stack that the layout has described so far
     layout = settings(content, f"{name}.{LAYOUT}")
     for entry in layout:
         stack, _, key = entry.rpartition(" ")
@@ -75,7 +79,7 @@ def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -
 
 
 def arrays(content: RecordDict, name: str) -> Mapping[str, Array]:
-    """The arrays of a record, which must be there."""
+    """The arrays of the record `name`; Malformed where there is no such record."""
     record = content.get(name)
     if not isinstance(record, ArrayRecord):
         raise Malformed(f"{name}: no such record of arrays")
@@ -83,12 +87,12 @@ def arrays(content: RecordDict, name: str) -> Mapping[str, Array]:
 
 
 def numbers(values: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors, whatever their axes mean."""
+    """Named tensors of any shapes as a record."""
     return ArrayRecord({name: to_array(value) for name, value in values.items()})
 
 
 def settings(content: RecordDict, name: str) -> ConfigRecord:
-    """A record of plain values, which must be there."""
+    """The record `name` of plain values; Malformed where there is no such record."""
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
         raise Malformed(f"{name}: no such record of settings")
@@ -96,7 +100,7 @@ def settings(content: RecordDict, name: str) -> ConfigRecord:
 
 
 def setting(record: Mapping[str, Any], name: str, kind: type) -> Any:
-    """One of its values, which must be of a kind; a list is one of whole numbers."""
+    """The value `name` of a record; Malformed unless its type is exactly `kind`. A list must contain integers only."""
     value = record.get(name)
     if type(value) is not kind or (isinstance(value, list) and any(type(item) is not int for item in value)):
         raise Malformed(f"{name}: no such setting of type {kind.__name__}")
@@ -104,12 +108,16 @@ def setting(record: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def to_array(value: Tensor) -> Array:
-    """A tensor as Flower's array."""
+    """A tensor, on any device, as Flower's array."""
     return Array(value.detach().cpu().contiguous().numpy())
 
 
 def to_tensor(array: Array) -> Tensor:
-    """An array as a tensor on the CPU. The header inside the bytes decides, and it must account for every byte."""
+    """An array as a tensor on the CPU.
+
+    Shape and dtype come from the header inside the bytes, which must account for every byte; the sender's separate
+    statement of them is ignored. So nothing is allocated that was not received. Raises Malformed.
+    """
     if array.stype != NUMPY:
         raise Malformed(f"an array of kind {array.stype!r}, must be {NUMPY}")
     file = io.BytesIO(array.data)
@@ -117,7 +125,7 @@ def to_tensor(array: Array) -> Tensor:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file)
-    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
+    except Exception as error:  # NumPy parses the header as a Python literal, which raises many types
         raise Malformed("an array without a readable header") from error
     if dtype.name not in DTYPES or fortran or not dtype.isnative:
         raise Malformed(f"an array of type {dtype}, must be one of {', '.join(DTYPES)}")
@@ -126,11 +134,11 @@ def to_tensor(array: Array) -> Tensor:
     values = np.frombuffer(array.data, dtype, offset=file.tell()).reshape(shape)
     if dtype == np.bool_ and values.view(np.uint8).max(initial=0) > 1:
         raise Malformed("an array of truth values that are neither")
-    return torch.from_numpy(values.copy())  # writable, and aligned as arithmetic likes it
+    return torch.from_numpy(values.copy())  # a copy is writable and aligned
 
 
 def _volume(shape: Iterable[int]) -> int:
-    """The number of entries, in exact arithmetic: a product that wraps around would pass for a small one."""
+    """Number of entries of a shape, in Python's exact integers: an int64 product could overflow to a small number."""
     volume = 1
     for side in shape:
         volume *= int(side)

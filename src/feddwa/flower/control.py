@@ -1,4 +1,4 @@
-"""What `flwr` does from the shell, without a process each time: make keys known, start a run, see how it is."""
+"""The control API of a SuperLink, as `flwr` in a shell: register keys, start a run, read its status and log."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from feddwa.flower.settings import FlowerConfig, to_run_config
 
 
 class Control:
-    """The control API of a SuperLink. It has no login: who reaches it can do all of this."""
+    """A client of the control API. The API has no login: whoever reaches it can call all of these methods."""
 
     def __init__(self, address: str, authority: Path | None) -> None:
         certificates = None if authority is None else authority.read_bytes()
@@ -26,12 +26,12 @@ class Control:
         self.client = ControlHttpClient.from_server_address(address, authority is None, certificates, interceptors)
 
     def register(self, public_key: Path) -> int:
-        """Make a node's key known; the node's number."""
+        """Register a node's public key file; returns the node id."""
         key = public_key_to_bytes(load_ssh_public_key(public_key.read_bytes()))  # type: ignore[arg-type]
         return int(self.client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id)
 
     def start(self, app: Path, config: FlowerConfig) -> int:
-        """Start a run of an app; its number."""
+        """Start a run of the app in a folder; returns the run id."""
         fab = build_fab_from_disk(app)
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
@@ -40,14 +40,14 @@ class Control:
         return int(self.client.StartRun(request).run_id)
 
     def status(self, run: int) -> RunStatus:
-        """How a run is: `status` is pending, starting, running or finished, then `sub_status` tells how it ended."""
+        """Status of a run: `status` is pending, starting, running or finished; `sub_status` then says how it ended."""
         status: RunStatus = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         return status
 
     def log(self, run: int) -> Iterator[str]:
-        """What the ServerApp of a run says, piece by piece until it has ended."""
+        """Log of the ServerApp of a run, in pieces, until the run has ended."""
         return (piece.log_output for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run)))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.client.close()

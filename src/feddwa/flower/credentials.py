@@ -1,4 +1,4 @@
-"""Certificates and node keys to try a federation on one machine; a deployment brings its own (docs/deployment.md)."""
+"""Certificates and node keys for a federation on one machine; a deployment has its own (docs/deployment.md)."""
 
 import datetime
 import ipaddress
@@ -16,15 +16,15 @@ DAYS = 7
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of a server that its clients can trust."""
+    """PEM files of a TLS server."""
 
-    authority: Path  # the certificate that clients are given
-    certificate: Path
-    key: Path
+    authority: Path  # root certificate, which clients need
+    certificate: Path  # of the server, signed by the authority
+    key: Path  # private key of the server
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """An authority, whose key is thrown away, and a certificate for this machine's own addresses."""
+    """Write a root certificate and a server certificate for localhost; the root's key is not kept."""
     signer, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     root, name = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("feddwa try", "localhost"))
     loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -53,10 +53,10 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_node_key(path: Path) -> Path:
-    """A node's private key at a path, and the public one, which is returned, beside it: as ssh-keygen writes them."""
+    """Write a node's private key to `path` and the public one beside it, as ssh-keygen does; returns the latter's."""
     key = ec.generate_private_key(ec.SECP384R1())
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_private(path, key.private_bytes(*form))
+    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    _write_private(path, key.private_bytes(*pem))
     public = path.with_suffix(".pub")
     public.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

@@ -1,4 +1,4 @@
-"""Messages out, replies in, by a deadline. Flower's own loop looks every three seconds; this one looks more often."""
+"""Sends messages and collects replies until a deadline. Flower's own loop polls every 3 s, this one every 0.1 s."""
 
 import time
 from collections.abc import Mapping
@@ -8,16 +8,18 @@ from flwr.serverapp import Grid
 
 from feddwa.updates import LATE
 
-POLL = 0.1  # seconds between two looks for replies
+POLL = 0.1  # seconds between two queries for replies
 LOST = "not sent"
 
 
 def exchange(
     grid: Grid, contents: Mapping[int, tuple[str, RecordDict]], group: str, deadline: float
 ) -> dict[int, RecordDict | str]:
-    """Send every node its (kind, content): the content of its reply, or why there is none.
+    """Send messages and wait `deadline` seconds for the replies.
 
-    A reply is told by the message that it answers. Flower puts its own number for the sender's where a node is gone.
+    contents: node id -> (message type, content). Returns node id -> content of the reply, or why there is none.
+    Replies are matched by the id of the message that they answer, not by their sender: in the error reply for a node
+    that is gone, Flower names the SuperLink as the sender.
     """
     ends = time.monotonic() + deadline
     nodes = list(contents)

@@ -1,13 +1,13 @@
-"""Runs the ClientApps of nodes as forks of a process that has everything imported.
+"""Runs ClientApps as forks of one process that has imported everything.
 
-Flower starts a process for every message, and importing torch takes longer than many a round of training. In isolation
-mode "process" the SuperNode leaves that to others:
+Flower starts a process for every message, and importing torch often takes longer than a round of training. With
+`--isolation process` a SuperNode leaves starting ClientApps to another program, such as this one:
 
     flower-supernode --isolation process --host 127.0.0.1 --port 9094 ...
     python -m feddwa.flower.executor 127.0.0.1:9094
 
-Several SuperNodes of one machine can share it. It goes on while they are away, until it is stopped or the process ends
-that --parent names.
+Several SuperNodes of one machine can share an executor. It keeps running while they are offline, until it is stopped or
+the process given by --parent ends.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-POLL = 0.05  # seconds between two looks for work
-SETTLE = 0.2  # seconds until the SuperNode has the whole message, which it hands out before; looking too early costs 1
-WARM = ("feddwa.flower.client", "sklearn.datasets", "torch._dynamo")  # what the first step of training would import
+POLL = 0.05  # seconds between two queries for tasks
+SETTLE = 0.2  # seconds before a message is pulled: the SuperNode offers it before it is complete, and a retry takes 1 s
+WARM = ("feddwa.flower.client", "sklearn.datasets", "torch._dynamo")  # all that a ClientApp imports until it trains
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line, import, serve."""
     parser = argparse.ArgumentParser(description="Run the ClientApps of nodes as forks of one warm process.")
     parser.add_argument("addresses", nargs="+", help="of SuperNodes: their --host and --port")
     parser.add_argument("--root-certificates", help="where the addresses have TLS")
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def serve(addresses: list[str], root_certificates: str | None, parent: int | None) -> None:
-    """Fork for every message."""
+    """Fork for every message of the SuperNodes at `addresses`, until the process `parent` ends (None: for ever)."""
     insecure = root_certificates is None
     certificates = validate_and_resolve_root_certificates(root_certificates, insecure)
     version = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
@@ -56,7 +56,7 @@ def serve(addresses: list[str], root_certificates: str | None, parent: int | Non
         for address, client in clients.items():
             try:
                 task = client.AcquireTask(work)
-            except httpx.TransportError:  # the SuperNode is away
+            except httpx.TransportError:  # the SuperNode is offline
                 continue
             except httpx.HTTPStatusError as error:
                 print(f"{address}: {error}", file=sys.stderr, flush=True)
@@ -71,12 +71,12 @@ def serve(addresses: list[str], root_certificates: str | None, parent: int | Non
 
 
 def _run(address: str, token: str, insecure: bool, certificates: bytes | None) -> None:
-    """In the fork: one message, then the end."""
+    """In the fork: handle one message, then exit."""
     try:
         time.sleep(SETTLE)
         run_clientapp(address, token, insecure, certificates, os.getppid())
     finally:
-        os._exit(0)  # it has told the SuperNode how it went
+        os._exit(0)  # the SuperNode already has the result
 
 
 def _alive(process: int) -> bool:

@@ -1,4 +1,4 @@
-"""`feddwa federate`: a run over Flower on this machine, as real processes, from keys and certificates to the result."""
+"""`feddwa federate`: a run over Flower, as real processes on this machine, from keys and certificates to the result."""
 
 import dataclasses
 import importlib.util
@@ -30,8 +30,8 @@ from feddwa.flower.settings import FlowerConfig
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
 
-LOOK = 0.3  # seconds between two looks at how the run is
-NODES, KEYS = "nodes", "keys"  # folders in the run directory: what the nodes keep, and their keys until it is finished
+POLL = 0.3  # seconds between two queries for the status of the run
+NODES, KEYS = "nodes", "keys"  # folders in the run directory: the nodes' memory; their keys, until the run has finished
 
 
 def federate(
@@ -41,7 +41,11 @@ def federate(
     observe: Observer = lambda line: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run a configuration on a SuperLink and SuperNodes that live as long as this takes."""
+    """Run a configuration on a SuperLink and `nodes` SuperNodes, which are started for it and stopped after it.
+
+    insecure: neither TLS nor keys; observe: called with every line of metrics.jsonl; tell: called with what is being
+    started. An unfinished run in `config.out` is continued.
+    """
     if importlib.util.find_spec("flwr") is None:
         raise InputError("federate: Flower is not installed; pip install 'feddwa[flower]'")
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
@@ -66,7 +70,7 @@ def federate(
 
 
 def _describe(path: Path, task: Task) -> None:
-    """Write who has what, under which name: here the data are shared, where nodes bring their own nobody knows it."""
+    """Write each client's name and data into `partition.json`: the nodes of a real federation do not disclose them."""
     path.mkdir(parents=True, exist_ok=True)
     content = to_json(describe(task.dataset, task.partition))
     runs.write_whole(path / runs.PARTITION, json.dumps(content) + "\n")
@@ -86,7 +90,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         with _terminable(), LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation:
             _watch(federation, config, observe)
     except RuntimeError:
-        raise  # it says where the logs are
+        raise  # its text names the folder of the logs, which is therefore kept
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -95,7 +99,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
 
 
 def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
-    """The rows belong to the nodes' keys: with others the run could not go on."""
+    """Copy the nodes' keys to `folder`: rows belong to keys, so the run can only be continued with the same ones."""
     temporary = folder.with_suffix(".part")
     temporary.mkdir(mode=0o700, exist_ok=True)
     for number in range(federation.nodes):
@@ -105,7 +109,7 @@ def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
 
 
 def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observer) -> None:
-    """Start the run and show how it goes until it ends."""
+    """Start the run and report its metrics until it ends; RuntimeError where it fails."""
     run, shown, path = federation.control.start(federation.app, config), 0, Path(config.out or "")
     while (status := federation.control.status(run)).status != "finished":
         shown = _show(path, shown, observe)
@@ -114,7 +118,7 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
         ended = federation.processes.ended()
         if ended:
             raise RuntimeError(f"{', '.join(ended)} ended; the logs are in {federation.processes.logs}")
-        time.sleep(LOOK)
+        time.sleep(POLL)
     _show(path, shown, observe)
     if status.sub_status != "completed":
         said = "".join(federation.control.log(run))
@@ -123,17 +127,17 @@ def _watch(federation: "LocalFederation", config: FlowerConfig, observe: Observe
 
 
 def _show(path: Path, shown: int, observe: Observer) -> int:
-    """Show the lines of metrics.jsonl that are new; how many there are now."""
+    """Call `observe` with the lines of metrics.jsonl after the first `shown`; returns how many there are now."""
     if not (path / runs.METRICS).exists():
         return shown
-    lines = (path / runs.METRICS).read_bytes().split(b"\n")[:-1]  # what follows the last line end is half a line
+    lines = (path / runs.METRICS).read_bytes().split(b"\n")[:-1]  # after the last line end stands an unfinished line
     for line in lines[shown:]:
         observe(json.loads(line))
     return len(lines)
 
 
 def _models(path: Path) -> Rows:
-    """Every client's personalised model, from the folders of the nodes."""
+    """Every client's personalised model, (N, *shape), read from the folders of the nodes."""
     federation = json.loads((path / runs.FEDERATION).read_text(encoding="utf-8"))["federation"]
     files = sorted((path / NODES / federation).glob("*/client-*.safetensors"), key=lambda file: file.name)
     each = [load_file(file) for file in files]
@@ -142,7 +146,7 @@ def _models(path: Path) -> Rows:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Being asked to end is like Ctrl-C: what was started is stopped first."""
+    """Treat SIGTERM like Ctrl-C, so that the started processes are stopped first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

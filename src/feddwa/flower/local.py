@@ -1,4 +1,4 @@
-"""A whole federation on one machine: a SuperLink, SuperNodes with registered keys, TLS between them."""
+"""A federation on one machine: a SuperLink and SuperNodes with registered keys, connected by TLS."""
 
 import os
 import sys
@@ -12,23 +12,23 @@ from feddwa.flower.control import Control
 from feddwa.flower.credentials import Certificates, make_certificates, make_node_key
 from feddwa.flower.processes import Processes, answers, free_port
 
-PACKAGE = Path(__file__).parents[2]  # where this very feddwa is, for processes that start elsewhere
-STARTS_IN = 90.0  # seconds
+PACKAGE = Path(__file__).parents[2]  # the folder of this feddwa, for the PYTHONPATH of the processes
+STARTS_IN = 90.0  # seconds that the SuperLink has to start
 
 
 @dataclass
 class LocalFederation:
-    """Everything of a federation in one folder, running while the context is open."""
+    """A context manager: the processes run while the context is open, and all their files are in one folder."""
 
     folder: Path
     nodes: int
-    node_config: dict[str, str] = field(default_factory=dict)  # of all nodes, besides their partition
+    node_config: dict[str, str] = field(default_factory=dict)  # of all nodes, in addition to their partition
     insecure: bool = False  # neither TLS nor keys
-    warm: bool = True  # ClientApps are forks of a process that has everything imported
-    database: bool = False  # whether what the SuperLink knows outlives it
-    keys: Path | None = None  # folder with the nodes' keys, which are made where there are none; None: `folder`
-    poll: float = 0.05  # seconds between two looks for work; Flower's default is 1
-    port: int = field(default_factory=free_port)
+    warm: bool = True  # ClientApps are forks of the executor, which has imported everything
+    database: bool = False  # whether the SuperLink's state survives a restart
+    keys: Path | None = None  # folder of the nodes' keys; missing ones are made; None: `folder`
+    poll: float = 0.05  # seconds between two queries for tasks; Flower's default is 1
+    port: int = field(default_factory=free_port)  # of the SuperLink
 
     def __enter__(self) -> "LocalFederation":
         home = self.folder / "flwr"
@@ -68,11 +68,11 @@ class LocalFederation:
         self.processes.stop()
 
     def key(self, number: int) -> Path:
-        """A node's private key."""
+        """Path of a node's private key."""
         return (self.keys or self.folder) / f"node-{number}.key"
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait for it."""
+        """Start the SuperLink and wait until it accepts connections."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         if self.database:
             command += ["--database", str(self.folder / "superlink.db")]
@@ -92,7 +92,7 @@ class LocalFederation:
     def start_node(self, number: int) -> None:
         """Start a SuperNode with its block of clients.
 
-        After it was killed, a SuperLink believes for up to a minute that it is there and refuses another with its key.
+        A SuperLink takes up to a minute to notice that a SuperNode was killed, and refuses its key until then.
         """
         own = "".join(f' {name}="{value}"' for name, value in self.node_config.items())
         config = f"partition-id={number} num-partitions={self.nodes}{own}"

@@ -1,8 +1,8 @@
-"""A node that knows its place in the federation: the client half on its own data, and what its clients remember.
+"""The client side on a node: its rows of the federation, and the memory of its clients.
 
-Memory is kept on the node's own disk and never sent: in the folder `memory` of the node config, or in
-~/.local/state/feddwa. A file holds the memory after a round, and the last two are kept: when the server repeats a
-round, because it was stopped before it had saved it, the clients begin from what they remembered before that round.
+Memory is stored on the node's own disk and never sent: in the folder `memory` of the node config, by default in
+~/.local/state/feddwa. One file holds the memory after one round, and the last two files are kept. A server that was
+stopped before it had saved a round repeats it; the clients then start from their memory before that round.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.engine import Row, Rows, State
 from feddwa.engine.memory import rows_that_fit
@@ -25,29 +25,32 @@ from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import grown, take_state, to_devices
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
-from feddwa.halves import ClientHalf, begin
+from feddwa.sides import ClientSide, begin
 
 DEFAULT_MEMORY = "~/.local/state/feddwa"
 
 
 @dataclass(frozen=True)
 class Node:
-    """The client half of a node's rows."""
+    """The client side for the rows of one node."""
 
     algorithm: Algorithm
-    half: ClientHalf
+    client_side: ClientSide
     rows: Tensor  # (k,) its clients' numbers in the federation
-    problem: Problem
-    buffers: Row
+    problem: Problem  # of the whole federation; sizes of other nodes' clients are 0
+    buffers: Row  # initial BatchNorm statistics
 
     def fresh_memory(self) -> State:
-        """What its clients remember before their first round."""
-        return take_state(begin(self.algorithm, self.half.border, self.problem, self.buffers)[1], self.rows)
+        """Memory (k, ...) of its clients before their first round."""
+        return take_state(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
 
 
 @functools.lru_cache(maxsize=64)
 def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients: int) -> Node:
-    """The node of a run, for the rows and the number of clients that the server tells."""
+    """The node of a run. node: its node config; rows: those that the server says it holds; clients: N.
+
+    Raises Refusal where the rows are not the node's.
+    """
     site, algorithm = load_site(config, node), config.make_algorithm()
     if len(rows) != site.clients or (site.first >= 0 and rows != tuple(site.numbers.tolist())):
         raise Refusal("rows: not those of this node")
@@ -59,34 +62,38 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     (initial, buffers), data = engine.initial(), engine.data
     sizes, counts = data.splits["train"].sizes, data.label_counts()
     problem = Problem(initial, clients, sizes, counts, head_parameters(engine.module), engine.seed)
-    sequential, border = config.backend == "sequential", Border.of(config.batchnorm, engine.module, algorithm.updates)
+    batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
+    sequential = config.backend == "sequential"
     chunk = 1 if sequential else config.chunk or rows_that_fit(engine, initial, buffers)
-    return Node(algorithm, ClientHalf(algorithm, border, engine, chunk, sequential), numbers, problem, buffers)
+    return Node(algorithm, ClientSide(algorithm, batchnorm, engine, chunk, sequential), numbers, problem, buffers)
 
 
 def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:
-    """Where the memory of these rows is kept."""
+    """Folder of the memory of `rows` (k,) in a federation."""
     root = Path(str(dict(node).get("memory", DEFAULT_MEMORY))).expanduser()
     return root / federation / f"{int(rows[0]):06d}"
 
 
-def recall(folder: Path, node: Node, round: int) -> tuple[State, int]:
-    """The memory that a round starts from, and the round that it comes from: 0 where there was none."""
+def load_memory(folder: Path, node: Node, round: int) -> tuple[State, int]:
+    """(memory (k, ...) from which `round` starts, round after which it was saved); (initial memory, 0) without one."""
     fresh, found = node.fresh_memory(), checkpoint.latest(folder, below=round)
     if found is None:
         return fresh, 0
     return grown(to_devices(found.tree, fresh), fresh), found.round
 
 
-def remember(folder: Path, round: int, memory: State) -> None:
-    """Keep the memory after a round."""
-    if any(memory.values()):  # many networks and algorithms have nothing to remember
+def save_memory(folder: Path, round: int, memory: State) -> None:
+    """Save the memory (k, ...) after a round."""
+    if any(memory.values()):  # with many networks and algorithms it is empty
         private_folder(folder)
         checkpoint.save(folder, round, memory, {})
 
 
-def keep_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None:
-    """Write every client's personalised model as a state dictionary: client-000003.safetensors."""
+def save_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None:
+    """Write each client's personalised model as a state dictionary, client-000003.safetensors.
+
+    rows: (k,); models, buffers: (k, *shape).
+    """
     private_folder(folder)
     for number, row in enumerate(rows.tolist()):
         path = folder / f"client-{row:06d}.safetensors"
@@ -96,5 +103,5 @@ def keep_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None
 
 
 def private_folder(folder: Path) -> None:
-    """A folder that others on this machine cannot read."""
+    """Create a folder that other users of this machine cannot read."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

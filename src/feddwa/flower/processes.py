@@ -1,4 +1,4 @@
-"""Processes that are ended with the one that started them, however that ends."""
+"""Child processes that end together with this process, even if it is killed."""
 
 import contextlib
 import ctypes
@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-MARK = "FEDDWA_TRY"  # in the environment of everything that was started, and of what that has started
-GRACE = 5.0  # seconds between asking and killing
+MARK = "FEDDWA_TRY"  # environment variable by which children and their descendants are found
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Processes:
@@ -28,7 +28,10 @@ class Processes:
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str], folder: Path) -> int:
-        """Start a process in a folder and in a group of its own; its number. One of that name must have ended."""
+        """Start a process in `folder`, in its own process group, with the log `<name>.log`; returns its id.
+
+        An earlier process of the same name is waited for.
+        """
         if name in self.running:
             self.running[name].wait()
         with (self.logs / f"{name}.log").open("ab") as log:
@@ -45,16 +48,16 @@ class Processes:
         return self.running[name].pid
 
     def ended(self) -> list[str]:
-        """Those that have ended by themselves."""
+        """Names of the processes that have ended."""
         return [name for name, process in self.running.items() if process.poll() is not None]
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a process and its group."""
+        """Send a signal to the group of a process."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.running[name].pid, number)
 
     def stop(self) -> None:
-        """End them all, and what they have started; another Ctrl-C does not keep it from that."""
+        """End all processes and their descendants; signals that arrive meanwhile are ignored."""
         with _undisturbed():
             self._stop()
 
@@ -72,8 +75,11 @@ class Processes:
                 os.kill(process, signal.SIGKILL)
 
     def descendants(self) -> list[int]:
-        """Processes that bear the mark: Flower detaches some from their group. Elsewhere than on Linux none is found,
-        and they end when they see that their parent is gone."""
+        """Ids of all processes with this object's mark in their environment.
+
+        The mark is needed because Flower detaches some processes from their group. Without /proc none is found; such
+        processes end by themselves when they notice that their parent is gone.
+        """
         marked = f"{MARK}={self.mark}".encode()
         found = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
@@ -85,6 +91,7 @@ class Processes:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM; possible in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -97,19 +104,19 @@ def _undisturbed() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port of the loopback device that nobody uses now."""
+    """A port of the loopback device that is free at this moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process accepts connections on a port of the loopback device."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
 
 
 def _end_with_parent() -> None:
-    """In the child, before its program starts: a signal when the parent dies, even if that is killed."""
+    """In the child, before its program starts: ask Linux for a SIGTERM when the parent ends, however it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,7 +1,7 @@
-"""The ServerApp: all rounds of a run, written to a run directory as `feddwa run` writes them.
+"""The ServerApp: runs all rounds and writes the same run directory as `feddwa run`.
 
-The state is on the disk before the next round begins. A run whose ServerApp or SuperLink was stopped goes on when it is
-started again with the same `out`.
+A checkpoint is on disk before the next round begins. A run whose ServerApp or SuperLink was stopped continues when it
+is started again with the same `out`.
 """
 
 import dataclasses
@@ -26,25 +26,28 @@ from feddwa.experiment import make_summary
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.settings import FlowerConfig, from_run_config
 
-PATIENCE = 60.0  # seconds that a predecessor has to end
+PATIENCE = 60.0  # seconds to wait for an earlier ServerApp of the same run to end
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """A run."""
+    """Entry point of the ServerApp."""
     config = from_run_config(context.run_config).resolved()
     run(grid, config, simulated=isinstance(grid, InMemoryGrid))
 
 
 def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
-    """All rounds that are left, each written as it ends; the summary."""
+    """Run all remaining rounds and write each as it ends; returns the summary.
+
+    simulated: nodes have no keys, as in Flower's simulation. An unfinished run in `config.out` is continued.
+    """
     if config.partition is None:
         raise InputError("run config partition: must be given where dataset is a path, as only the nodes have the data")
     coordinator = Coordinator(grid, config, simulated)
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
-    _wait_for_predecessor(path)  # it may yet write a round
+    _wait_for_predecessor(path)  # it may still write a round
     begun = runs.unfinished(path)
     found = checkpoint.latest(path / runs.CHECKPOINTS) if begun else None
     if found is not None:
@@ -52,7 +55,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     elif not begun:
         runs.check_free(str(path))
     coordinator.start()
-    plain = plain_config(config, coordinator.members.clients, path)
+    plain = plain_config(config, coordinator.registry.clients, path)
     facts = {"options": _options(config)}
     opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
     with opened as directory:
@@ -62,7 +65,10 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
 
 
 def _wait_for_predecessor(path: Path) -> None:
-    """A ServerApp whose SuperLink was killed is not killed with it: it sees that, and takes its time to end."""
+    """Wait, at most PATIENCE, while another process works on the run.
+
+    A ServerApp survives a killed SuperLink until it notices that the SuperLink is gone.
+    """
     ends = time.monotonic() + PATIENCE
     if runs.busy(path):
         log(INFO, "feddwa: waiting for the end of the process that is at work on %s", path)
@@ -71,13 +77,13 @@ def _wait_for_predecessor(path: Path) -> None:
 
 
 def plain_config(config: FlowerConfig, clients: int, path: Path) -> RunConfig:
-    """What `feddwa run` would be told to make this run in one process."""
+    """The configuration with which `feddwa run` simulates the same run."""
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
     return RunConfig(**{**options, "clients": clients, "out": str(path), "checkpoint_every": 1})
 
 
 def _options(config: FlowerConfig) -> dict[str, Any]:
-    """What must not change while a run is interrupted."""
+    """The options that a run must be continued with, as JSON values."""
     free = {"out", "clients", "device", "chunk", "data_dir", "tensorboard", "checkpoint_every"}
     free |= {"min_nodes", "wait", "deadline", "min_clients", "max_megabytes", "evaluate_absent"}
     options = {name: value for name, value in dataclasses.asdict(config).items() if name not in free}
@@ -85,7 +91,7 @@ def _options(config: FlowerConfig) -> dict[str, Any]:
 
 
 def _same(facts: dict[str, Any], config: FlowerConfig, path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint, if it is one of this run."""
+    """`facts` of a checkpoint; InputError unless it belongs to a run with the same options."""
     then, now = facts.get("options"), _options(config)
     if then is None:
         raise InputError(f"--out {path}: has an unfinished run that is not a federation's; give a new directory")
@@ -97,30 +103,34 @@ def _same(facts: dict[str, Any], config: FlowerConfig, path: Path) -> dict[str, 
 
 
 def _drive(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:
+    """Run the rounds after `past` and write them; returns the summary."""
     config, start, lines = coordinator.config, time.perf_counter() - past.seconds, list(past.lines)
     rounds = config.rounds or 0
     while coordinator.round < rounds:
         outcome = coordinator.step()
-        line, each = describe(outcome, coordinator.members.test)
+        line, each = metric_lines(outcome, coordinator.registry.test)
         directory.add(line, each, outcome.round)
         state, facts = coordinator.keep()
         directory.keep(coordinator.round, state, time.perf_counter() - start, facts)
-        directory.settle()  # a node's memory goes back by one round, so this must not go back by more
+        directory.settle()  # nodes can go back by one round only, so the checkpoint must be on disk before the next
         lines.append(line)
         log(INFO, "feddwa: round %d of %d: %s", coordinator.round, rounds, line["before"])
-    line, each = describe(coordinator.finish(), coordinator.members.test, last=True)
+    line, each = metric_lines(coordinator.finish(), coordinator.registry.test, last=True)
     directory.add(line, each)
     lines.append(line)
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
-    names |= {"clients": coordinator.members.clients, "rounds": rounds, "seed": config.seed}
-    device = coordinator.blank.half.engine.data.device
+    names |= {"clients": coordinator.registry.clients, "rounds": rounds, "seed": config.seed}
+    device = coordinator.probe.client_side.engine.data.device
     summary = make_summary(names, lines, time.perf_counter() - start, device)
     directory.finish(summary)
     return summary
 
 
-def describe(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The lines of metrics.jsonl and clients.jsonl. Means are over the clients that answered."""
+def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(line of metrics.jsonl, line of clients.jsonl) of a round; means are over the clients that answered.
+
+    test_sizes: (N,); last: the final evaluation, which follows the last round.
+    """
     result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
     before = Scores(*(values[answered] for values in result.before))
     number, cohort = result.cohort.round, result.cohort

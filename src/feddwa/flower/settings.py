@@ -1,4 +1,4 @@
-"""The options of a run over Flower: those of `feddwa run` and a few more, as a dataclass and as Flower's run config."""
+"""The options of a run over Flower, as a dataclass and as Flower's run config: those of `feddwa run` and a few more."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from feddwa import params
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, require, unknown
 
-OWN = "own"  # the dataset of a run whose nodes bring their own data
+OWN = "own"  # name of the dataset where every node has its own data
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,19 @@ class FlowerConfig(RunConfig):
     """One run over Flower."""
 
     classes: str | None = None
-    """Names of all classes, separated by commas, where nodes bring own data and not every node has every class."""
+    """Names of all classes, separated by commas, where nodes have their own data and not every node has every class."""
     min_nodes: int = 1
-    """Nodes that have to be online before a round begins."""
+    """Nodes that must be online before a round begins."""
     wait: float = 300.0
-    """Seconds to wait for them; then the run ends, and may be resumed."""
+    """Seconds to wait for them; then the run ends, and can be resumed."""
     deadline: float = 600.0
     """Seconds that a round waits for replies."""
     min_clients: int = 1
     """Updates that a round needs; with fewer, the models stay as they are."""
     max_megabytes: float = 1024.0
-    """Largest reply of a node that is looked at, in MB."""
+    """Largest reply that is accepted from a node, in MB."""
     evaluate_absent: bool = True
-    """Whether clients that take no part in a round are asked how good their models are."""
+    """Whether clients that do not train in a round evaluate their personalised models."""
 
     @property
     def usual_partition(self) -> str | None:
@@ -47,19 +47,19 @@ class FlowerConfig(RunConfig):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of all classes, where they are given."""
+        """`classes` as a tuple; empty where it is not given."""
         return tuple(name.strip() for name in (self.classes or "").split(",") if name.strip())
 
 
 def to_run_config(config: FlowerConfig) -> dict[str, str | int | float | bool]:
-    """The options in Flower's form: plain values under names with hyphens; "" stands for what is left open."""
+    """The options as Flower's run config: plain values under names with hyphens; "" stands for None."""
     values = dataclasses.asdict(config)
     plain = {key: " ".join(value) if isinstance(value, tuple | list) else value for key, value in values.items()}
     return {key.replace("_", "-"): "" if value is None else value for key, value in plain.items()}
 
 
 def from_run_config(values: Mapping[str, Any]) -> FlowerConfig:
-    """The options that a run config holds; what it does not hold, or leaves open, has its default."""
+    """The options in a run config; those that are missing or "" have their defaults."""
     kinds = params.fields_of(FlowerConfig)
     given: dict[str, Any] = {}
     for name, value in values.items():

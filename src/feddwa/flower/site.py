@@ -1,14 +1,14 @@
-"""The clients that a node holds, and their data.
+"""The clients of a node, and their data.
 
 Node config (`flower-supernode --node-config`):
 
-    data="/srv/site-1.csv"             own data: a path as `--dataset` takes it; a client, or one per owner in the data
-    partition-id=0 num-partitions=3    or a block of the clients of the run's dataset and partition, for trying out
-    data-dir="/srv/datasets"           files of named datasets
-    dataset="/srv/own.npz"             the one path that a run may name as its dataset
-    device="cpu"                       instead of the run's
+    data="/srv/site-1.csv"             own data: a path as for `--dataset`; one client, or one per owner in the data
+    partition-id=0 num-partitions=3    or, for experiments, a block of the clients of the run's dataset and partition
+    data-dir="/srv/datasets"           folder of the named datasets
+    dataset="/srv/own.npz"             the only path that a run may name as its dataset
+    device="cpu"                       overrides the run's device
 
-A run names algorithms, datasets and numbers; paths come from the node's own configuration alone.
+A run gives names and numbers only. A node reads no path except those in its own configuration.
 """
 
 import dataclasses
@@ -31,30 +31,30 @@ from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
 
-Values = tuple[tuple[str, Any], ...]  # a node config that can be the key of a cache
+Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
 
 class Refusal(InputError):
-    """A request that this node does not fulfil, in words that the server may read: no paths, no data."""
+    """A request that the node refuses. The server reads the text, so it must not contain paths or data."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a node has, before it knows its place in the federation."""
+    """The clients and data of a node, before the server has given it rows."""
 
     task: Task
-    first: int  # number of its first client in the run's partition; -1: own data, any place
-    clients: int  # how many it holds
+    first: int  # number of its first client in the run's partition; -1: own data, which may get any rows
+    clients: int  # number of its clients
 
     @property
     def numbers(self) -> Tensor:
-        """Its clients' numbers in its task."""
+        """(k,) its clients' numbers in its task."""
         return torch.arange(self.clients) + max(self.first, 0)
 
 
 @functools.lru_cache(maxsize=64)
 def load_site(config: FlowerConfig, node: Values) -> Site:
-    """The data of a node."""
+    """The site of a node in a run. node: its node config. Raises Refusal where that is wrong."""
     values = dict(node)
     if "data" in values:
         task = _own_task(str(values["data"]), config.class_names)
@@ -73,7 +73,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
 
 
 def _own_task(path: str, names: tuple[str, ...]) -> Task:
-    """Own data: one client, or one for every owner that the data name."""
+    """The task of own data: one client, or one per owner that the data name; names: classes of the run, or ()."""
     dataset = own.load_own(path)
     if names:
         dataset = _numbered(dataset, names)
@@ -86,7 +86,7 @@ def _own_task(path: str, names: tuple[str, ...]) -> Task:
 
 
 def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
-    """The same data with classes numbered as the run names them: a site need not have them all."""
+    """The same data with labels renumbered by the run's class names; the data need not contain every class."""
     foreign = [name for name in dataset.class_names if name not in names]
     if foreign:
         raise Refusal(f"classes: the data have {len(foreign)} that the run does not name")
@@ -95,12 +95,15 @@ def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
 
 
 def names_digest(dataset: Dataset) -> str:
-    """A sum of the class names in their order: enough to see whether two nodes number them alike."""
+    """SHA-256 of the class names in their order: equal where two nodes number the classes alike."""
     return hashlib.sha256("\0".join(dataset.class_names).encode()).hexdigest()
 
 
 def place(data: FederatedData, numbers: Tensor, rows: Tensor, clients: int) -> FederatedData:
-    """The clients `numbers` (k,) of some data as the clients `rows` (k,) of a federation; the others have nothing."""
+    """The data with client numbers[i] moved to rows[i], in a federation of `clients`; all other rows are empty.
+
+    numbers, rows: (k,).
+    """
     splits = {}
     for name, split in data.splits.items():
         index = split.index.new_zeros(clients, split.index.shape[1])

@@ -42,8 +42,8 @@ class Cell:
     @property
     def kind(self) -> RunConfig:
         """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
-        costless = ALGORITHMS[self.config.algorithm].costless
-        own = (entry for entry in self.config.param if _parameter(entry) not in costless)
+        stackable = ALGORITHMS[self.config.algorithm].stackable
+        own = (entry for entry in self.config.param if _parameter(entry) not in stackable)
         return dataclasses.replace(self.config, param=tuple(own))
 
 

@@ -1,4 +1,4 @@
-"""Nothing that a node sends is believed: form, sizes and numbers are checked, and one bad client harms no other."""
+"""Every field of a message is validated: signature, sizes and numbers; one bad client harms no other."""
 
 import contextlib
 import io
@@ -153,7 +153,7 @@ def run_with(tmp_path, fault, **options):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_upload_of_another_form_is_dropped_whole(tmp_path, change):
+def test_an_upload_of_another_signature_is_dropped_whole(tmp_path, change):
     lines, models = run_with(tmp_path, upload_changed(CHANGES[change]))
     for line in lines[:2]:
         ((reason, clients),) = line["missing"].items()

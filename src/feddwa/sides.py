@@ -1,7 +1,7 @@
-"""The two halves of a federation, wherever they run: clients that train their rows, a server that mixes them.
+"""The two sides of a federation: clients train their rows, the server mixes them.
 
-The simulator has both in one process; in a real federation every node has a client half for its own rows and the server
-half is elsewhere. What passes between them are the messages that leave through the border (BatchNorm).
+The simulator runs both sides in one process. Over Flower, every node runs the client side for its own rows, and the
+ServerApp runs the server side. Only messages pass between them, and `BatchNormPolicy` edits each one on its way.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import Border
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.contract import Checked
 from feddwa.engine import (
     Cohort,
@@ -29,49 +29,59 @@ from feddwa.engine.network import trainable
 from feddwa.engine.rows import concat, repeat, take_state
 
 
-def begin(algorithm: Algorithm, border: Border, problem: Problem, buffers: Row) -> tuple[State, State]:
-    """The server's state and every client's memory before the first round."""
+def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Row) -> tuple[State, State]:
+    """State before the first round: (server state, memory of all N clients, (N, ...)).
+
+    `problem` comes without buffers; `buffers` are the BatchNorm statistics of one initial model.
+    """
     server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
-    return border.setup(server, memory, problem.initial, buffers, problem.clients)
+    return batchnorm.setup(server, memory, problem.initial, buffers, problem.clients)
 
 
 @dataclass(frozen=True)
-class ClientHalf:
-    """Trains and evaluates rows on the data of its engine, block of clients by block of clients."""
+class ClientSide:
+    """Trains and evaluates clients on the data of the engine, `chunk` clients at a time."""
 
     algorithm: Algorithm
-    border: Border
+    batchnorm: BatchNormPolicy
     engine: Engine
     chunk: int  # clients trained together
     sequential: bool = False  # the plain loop instead of the vectorised engine
 
     def train(self, ids: Tensor, round: int, download: State, memory: State) -> tuple[State, State, Tensor]:
-        """A round of the clients `ids` (m,), whose memory is given: their uploads, new memory and FLOPs (m,)."""
+        """Run the client side of one round.
+
+        ids: (m,) client numbers; download, memory: (m, ...), one row per client.
+        Returns (uploads (m, ...), new memory (m, ...), FLOPs (m,)).
+        """
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
             trainer, algorithm = self._trainer(ids[block], round), self._checked(round, len(block))
-            message, own = self.border.receive(take_state(download, block), take_state(memory, block))
+            message, own = self.batchnorm.receive(take_state(download, block), take_state(memory, block))
             upload, own = algorithm.client(trainer, message, own)
-            upload, own = self.border.reply(upload, own, algorithm.trained(upload, own))
+            upload, own = self.batchnorm.reply(upload, own, algorithm.trained(upload, own))
             uploads.append(upload)
             memories.append(own)
             flops.append(trainer.flops)
         return concat(uploads), concat(memories), torch.cat(flops)
 
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
-        """How good the models are that training has left behind."""
-        model = self.border.complete(self.algorithm.trained(upload, memory), memory)
+        """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
+        model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"])
 
     def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
-        """The personalised models that a delivered message makes, and their BatchNorm statistics."""
-        message, memory = self.border.receive(message, memory)
+        """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
+
+        message: what `ServerSide.deliver` made for them; memory: theirs. Neither is changed.
+        """
+        message, memory = self.batchnorm.receive(message, memory)
         model, memory = self._checked(round, len(ids)).personal(self._trainer(ids, round), message, memory)
         return model, memory["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: State, memory: State) -> Scores:
-        """How good they are."""
+        """Test scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             self._evaluate(
                 ids[block], *self.personal(ids[block], round, take_state(message, block), take_state(memory, block))
@@ -98,24 +108,24 @@ class ClientHalf:
 
 
 @dataclass(frozen=True)
-class ServerHalf:
-    """Makes the messages to clients from the server's state, and a new state from their uploads."""
+class ServerSide:
+    """Makes the messages to clients from the server state, and a new state from their uploads."""
 
     algorithm: Algorithm
-    border: Border
+    batchnorm: BatchNormPolicy
 
     def download(self, state: State, cohort: Cohort) -> State:
-        """What the clients of a round get to train with."""
-        return self.border.send(state, self._checked(cohort).download(state, cohort))
+        """Message (m, ...) from which the clients of `cohort` start local training."""
+        return self.batchnorm.send(state, self._checked(cohort).download(state, cohort))
 
     def deliver(self, state: State, cohort: Cohort) -> State:
-        """What clients get to make their personalised models of."""
-        return self.border.send(state, self._checked(cohort).deliver(state, cohort))
+        """Message (m, ...) from which the clients of `cohort` make their personalised models."""
+        return self.batchnorm.send(state, self._checked(cohort).deliver(state, cohort))
 
     def advance(self, state: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """The state after the uploads of a round, and what there is to report."""
+        """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
         new, info = self._checked(cohort).server(state, cohort, upload)
-        return self.border.collect(state, new, cohort, upload), info
+        return self.batchnorm.collect(state, new, cohort, upload), info
 
     def _checked(self, cohort: Cohort) -> Algorithm:
         """The algorithm, in the first round with its contract checked."""

@@ -1,7 +1,8 @@
-"""Who holds which rows. A member is known by its registered public key, in a simulation by its partition.
+"""The registry of a federation: which member holds which rows.
 
-What a node says of itself decides only which *free* rows it gets when it joins; afterwards they are its key's, whoever
-else claims them, and a key that leaves keeps them.
+A member is a registered public key; in Flower's simulation, where nodes have no keys, it is a partition. A node's
+description of itself decides only which *free* rows it is given when it joins. From then on the rows belong to its key:
+no other key can claim them, and a node that leaves keeps them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,25 +17,25 @@ from feddwa import __version__
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 
-LARGEST = 2**40  # samples: more than any site has, few enough to be multiplied
-MOST = 10_000  # clients of one node: each has a row on the server
+LARGEST = 2**40  # samples of a client: above any real number, and sums over clients stay within int64
+MOST = 10_000  # clients of one node: the server holds a row for each
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a node says of itself, checked."""
+class NodeDescription:
+    """A node's validated description of itself."""
 
-    first: int  # row that it asks for; -1: any
-    clients: int
-    total: int  # clients of the partition that it has a block of
-    task: tuple[Any, ...]  # shape of a sample, number of classes, sum of their names: what all must agree on
-    train: Tensor  # (k,)
-    test: Tensor  # (k,)
-    labels: Tensor  # (k, C), 0 where they are not disclosed
+    first: int  # the first row that it asks for; -1: any
+    clients: int  # k, the number of its clients
+    total: int  # clients of the whole partition, of which the node has a block
+    task: tuple[Any, ...]  # shape of a sample, number of classes, digest of their names: the same for all nodes
+    train: Tensor  # (k,) training samples
+    test: Tensor  # (k,) test samples
+    labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
 
     @classmethod
-    def of(cls, content: RecordDict, disclosed: bool) -> "Description":
-        """Read a reply."""
+    def of(cls, content: RecordDict, disclosed: bool) -> "NodeDescription":
+        """Parse a reply to a query; disclosed: whether label counts are expected. Raises Malformed."""
         facts, arrays = codec.settings(content, "facts"), codec.arrays(content, "sizes")
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
@@ -57,26 +58,26 @@ class Description:
 
 
 @dataclass
-class Members:
-    """The rows of a federation and whose they are."""
+class Registry:
+    """The rows of a federation, and which member holds each."""
 
-    rows: dict[str, list[int]] = field(default_factory=dict)  # key -> its rows
-    task: tuple[Any, ...] | None = None
-    train: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) samples
-    test: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,)
-    labels: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))  # (N, C)
+    rows: dict[str, list[int]] = field(default_factory=dict)  # member -> its rows
+    task: tuple[Any, ...] | None = None  # as in `NodeDescription`; None until the first node has joined
+    train: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) training samples
+    test: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) test samples
+    labels: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))  # (N, C) label counts
 
     @property
     def clients(self) -> int:
-        """N, rows that nobody holds yet included."""
+        """N, including rows that no member holds yet."""
         return len(self.train)
 
-    def held(self, keys: Iterable[str]) -> list[int]:
-        """The rows of some members, in ascending order."""
+    def rows_of(self, keys: Iterable[str]) -> list[int]:
+        """All rows of the members `keys`, in ascending order."""
         return sorted(row for key in keys for row in self.rows[key])
 
-    def admit(self, key: str, node: Description) -> None:
-        """Give a new member its rows."""
+    def admit(self, key: str, node: NodeDescription) -> None:
+        """Register a member and give it rows; raises Malformed where its task differs or its rows are taken."""
         if self.task is None:
             self.task = node.task
         if node.task != self.task:
@@ -87,13 +88,15 @@ class Members:
             rows = list(range(node.first, node.first + node.clients))
             if self.rows and node.total != self.clients:
                 raise Malformed(f"a block of {node.total} clients in a federation of {self.clients}")
-            if set(rows) & set(self.held(self.rows)):
+            if set(rows) & set(self.rows_of(self.rows)):
                 raise Malformed("rows that another key holds")
         self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[1])
         self.rows[key], places = rows, torch.tensor(rows)
         self.train[places], self.test[places], self.labels[places] = node.train, node.test, node.labels
 
     def _extend(self, clients: int, classes: int) -> None:
+        """Grow the tensors to `clients` rows; new rows are 0."""
+
         def longer(old: Tensor, *shape: int) -> Tensor:
             new = torch.zeros(shape, dtype=torch.int64)
             new[: len(old)] = old
@@ -104,15 +107,15 @@ class Members:
             self.train, self.test = longer(self.train, clients), longer(self.test, clients)
 
     def tree(self) -> dict[str, Tensor]:
-        """Its tensors, for a checkpoint."""
+        """The tensors, for a checkpoint."""
         return {"train": self.train, "test": self.test, "labels": self.labels}
 
     def facts(self) -> dict[str, Any]:
-        """The rest, for a checkpoint."""
+        """Everything else, for a checkpoint."""
         return {"rows": self.rows, "task": self.task}
 
     @classmethod
-    def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Members":
-        """From a checkpoint."""
+    def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
+        """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
         shape, classes, names = facts["task"]
         return cls(dict(facts["rows"]), (tuple(shape), classes, names), tree["train"], tree["test"], tree["labels"])

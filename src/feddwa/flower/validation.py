@@ -1,0 +1,126 @@
+"""Validation of replies: every field of a message is validated against its bytes before the server uses it.
+
+The server runs one client on blank samples, and the signature of its upload (parts, names, shapes, dtypes) is the one
+that every client's upload must have. Then numbers must be finite. A reply with another signature is refused as a whole;
+a client whose numbers are not finite is refused alone. Neither can change another client's model.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from feddwa.batchnorm import BatchNormPolicy
+from feddwa.build import make_engine
+from feddwa.data.dataset import Dataset
+from feddwa.data.partition import Partition
+from feddwa.data.task import Task
+from feddwa.engine import Engine, Row, Scores, State
+from feddwa.engine.network import head_parameters
+from feddwa.engine.rows import take_state, tensors
+from feddwa.flower import codec
+from feddwa.flower.codec import Malformed
+from feddwa.flower.settings import FlowerConfig
+from feddwa.sides import ClientSide
+from feddwa.updates import Signature, finite, mismatch, signature
+
+SAMPLES = 5  # blank training samples: one may be held out for validation, and BatchNorm needs at least two of the rest
+
+
+class Reply(NamedTuple):
+    """A valid reply of one node; rows are in the order of the request."""
+
+    before: Scores  # (k,) of the clients that were evaluated
+    after: Scores  # (m,) of the clients that trained
+    flops: Tensor  # (m,)
+    upload: State  # (m, ...)
+    finite: Tensor  # (m,) bool: whether a client's upload is finite
+    remembered: int  # round after which the node's memory was saved
+
+
+@dataclass
+class ShapeProbe:
+    """One client with blank samples, run by the server to learn the network's tensors and the signature of uploads."""
+
+    client_side: ClientSide
+    initial: Row  # the initial model
+    buffers: Row  # its BatchNorm statistics
+    head: tuple[str, ...]  # names of the parameters of the last linear layer
+    signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
+
+    @classmethod
+    def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "ShapeProbe":
+        """The probe of a run whose samples have `shape` and whose labels are 0 to classes - 1."""
+        x, y = np.zeros((SAMPLES + 1, *shape), dtype=np.float32), np.zeros(SAMPLES + 1, dtype=np.int64)
+        rows = np.arange(SAMPLES + 1)
+        task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
+        engine: Engine = make_engine(config, task)
+        algorithm = config.make_algorithm()
+        batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
+        return cls(ClientSide(algorithm, batchnorm, engine, 1), *engine.initial(), head_parameters(engine.module))
+
+    def upload_signature(self, download: State, memory: State, round: int) -> Signature:
+        """Signature that every client's upload must have in this round.
+
+        download, memory: (m, ...), of which the first row is used; which client that is makes no difference.
+        """
+        known = tuple((name, value.shape[1:]) for state in (download, memory) for name, value in tensors(state))
+        if known not in self.signatures:
+            first = torch.zeros(1, dtype=torch.int64)
+            upload, _, _ = self.client_side.train(first, round, take_state(download, first), take_state(memory, first))
+            self.signatures[known] = signature(upload)
+        return self.signatures[known]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply is validated against."""
+
+    signature: Signature  # of an upload
+    limit: float  # bytes of all arrays of a reply
+    device: torch.device  # to which uploads are copied
+
+
+def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
+    """Parse a reply for `tested` evaluated and `trains` trained clients; raises Malformed where a field is invalid."""
+    expected_signature = expected.signature if trains else {}
+    if codec.size(content) > expected.limit:
+        raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
+    numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
+    before = Scores(_score(numbers, "before.accuracy", tested), _score(numbers, "before.loss", tested))
+    after = Scores(_score(numbers, "after.accuracy", trains), _score(numbers, "after.loss", trains))
+    flops = _score(numbers, "flops", trains)
+    if not bool((flops.isfinite() & (flops >= 0)).all()):
+        raise Malformed("scores: flops out of range")
+    for accuracy in (before.accuracy, after.accuracy):
+        if not bool(((accuracy >= 0) & (accuracy <= 1) | accuracy.isnan()).all()):
+            raise Malformed("scores: accuracy out of range")
+    upload = codec.unpack("upload", content, trains, expected.device) if trains else {}
+    wrong = mismatch(expected_signature, signature(upload))
+    if wrong:
+        raise Malformed(f"upload: {wrong}")
+    ordered: State = {
+        part: {name: upload[part][name] for name in names} for part, names in _parts(expected_signature).items()
+    }
+    remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
+    return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
+
+
+def _parts(expected: Signature) -> dict[str, list[str]]:
+    """part -> names, in the order of the signature: the sender's order must not change the result."""
+    parts: dict[str, list[str]] = {}
+    for key in expected:
+        part, _, name = key.partition("/")
+        parts.setdefault(part, []).append(name)
+    return parts
+
+
+def _score(numbers: dict[str, Tensor], name: str, clients: int) -> Tensor:
+    """The scores `name`, (clients,) float64; a missing entry is valid where there are no clients."""
+    value = numbers.get(name, torch.zeros(0, dtype=torch.float64))
+    if value.shape != (clients,) or value.dtype != torch.float64:
+        raise Malformed(f"scores: no {name} of {clients} clients")
+    return value
