@@ -122,7 +122,7 @@ def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
     tasks = [load_task(config) for config in configs]
     for config, found in zip(configs, run_tasks(configs, tasks), strict=True):
         alone = feddwa.run(config, out=f"alone-{config.seed}")
-        assert found.summary["together"] == 3
+        assert found.summary["lockstep"] == 3
         for mine, theirs in zip(found.metrics, alone.metrics, strict=True):
             assert mine["before"] == pytest.approx(theirs["before"])
         for name, value in found.models.items():

@@ -99,20 +99,20 @@ def run_tasks(
     members = lockstep.lockstep_engines(engines)
     watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
     work = [
-        partial(job, *pair, engine, watcher, len(pairs))
+        partial(job, *pair, engine, watcher)
         for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
     ]
     return lockstep.run_in_lockstep(stack, members, work)
 
 
-def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
+def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
     federation = _federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
-        return _drive(federation, task, config.rounds or 0, _names(config, together), observe, directory)
+        return _drive(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
 
 
-def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer, together: int = 1) -> Result:
+def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
     path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
     summary = runs.read_summary(path)
     if summary is not None:
@@ -123,7 +123,7 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer, to
         return Result(summary, lines, weights, final, buffers, task.partition, str(path))
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
-        return _drive(federation, task, config.rounds or 0, _names(config, together), observe, directory, past)
+        return _drive(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
 
 
 def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
@@ -165,9 +165,10 @@ def _federation(config: RunConfig, engine: Engine) -> Federation:
     return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
 
 
-def _names(config: RunConfig, together: int) -> dict[str, Any]:
+def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
+    """The names in a summary, and how many runs in lockstep shared its seconds, where there were several."""
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
-    return names | ({"together": together} if together > 1 else {})  # runs that shared the seconds
+    return names | ({"lockstep": engine.lockstep} if engine.lockstep > 1 else {})
 
 
 def simulate(

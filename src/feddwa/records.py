@@ -94,7 +94,7 @@ def check_summary(path: Path, summary: Any) -> dict[str, Any]:
         _expect(_whole(summary.get(name)), path, f"{name} is no whole number")
     for name in ("seconds", *(f"{cost}_per_client_round" for cost in COSTS)):
         _expect(_amount(summary.get(name)), path, f"{name} is no number")
-    _expect(_whole(summary.get("together", 1), 1), path, "together is no number of runs")
+    _expect(_whole(summary.get("lockstep", 1), 1), path, "lockstep is no number of runs")
     for name in ("accuracy", "loss"):
         _expect(_is_milestones(summary.get(name)), path, f"{name} lacks best, best_round, last or mean_last_10")
     series = summary["accuracy"].get("series")

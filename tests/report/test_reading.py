@@ -135,5 +135,5 @@ def test_absent_clients_have_a_cohort(absent):
 def test_runs_that_shared_their_seconds_have_a_share_of_them(run):
     alone = read([run])[0].seconds
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "together": 4}))
+    (run / "summary.json").write_text(json.dumps({**summary, "lockstep": 4}))
     assert read([run])[0].seconds == pytest.approx(alone / 4)

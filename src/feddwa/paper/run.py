@@ -118,7 +118,7 @@ def record_of(config: RunConfig, outcome: Outcome, jobs: int = 1) -> Record:
         "hardware": hardware(summary["device"]),
         "dtype": config.dtype,
         "jobs": jobs,
-        "seconds": round(summary["seconds"] / summary.get("together", 1) / jobs, 2),
+        "seconds": round(summary["seconds"] / summary.get("lockstep", 1) / jobs, 2),
         "bytes_down": summary["bytes_down_per_client_round"],
         "bytes_up": summary["bytes_up_per_client_round"],
         "flops": summary["flops_per_client_round"],

@@ -24,12 +24,12 @@ class Place:
 
 def spent(run: Record, cost: str) -> np.ndarray:
     """(R,) what had been spent, all clients together, when each line's accuracies were measured."""
-    return np.array([0.0, *np.cumsum([_of_round(line, cost, run.together) for line in run.lines[:-1]])])
+    return np.array([0.0, *np.cumsum([_of_round(line, cost, run.lockstep) for line in run.lines[:-1]])])
 
 
-def _of_round(line: dict[str, object], cost: str, together: int) -> float:
+def _of_round(line: dict[str, object], cost: str, lockstep: int) -> float:
     if cost == "seconds":
-        return sum(line.get("seconds", {}).values()) / together  # type: ignore[attr-defined]  # a mapping of phases
+        return sum(line.get("seconds", {}).values()) / lockstep  # type: ignore[attr-defined]  # a mapping of phases
     parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
     return float(sum(float(str(line.get(part, 0))) for part in parts) * float(str(line.get("participants", 0))))
 

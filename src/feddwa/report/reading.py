@@ -66,7 +66,7 @@ class Record:
     weights: Sequence[Weights]  # read from the disk when they are asked for
     partition: Description | None
     finished: bool
-    together: int = 1  # runs that were trained as one stack and share their seconds
+    lockstep: int = 1  # runs that were trained in lockstep and share their seconds
 
     @property
     def rounds(self) -> np.ndarray:
@@ -90,7 +90,7 @@ class Record:
     @property
     def seconds(self) -> float:
         """Of all rounds, evaluation included; of a stack of runs, this one's share."""
-        return sum(sum(line["seconds"].values()) for line in self.lines if "seconds" in line) / self.together
+        return sum(sum(line["seconds"].values()) for line in self.lines if "seconds" in line) / self.lockstep
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -168,8 +168,8 @@ def read_run(path: Path) -> Record:
     if partition is not None and count and len(partition.counts) != total:
         raise records.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
     weights = _weights(path, total, count)
-    together = (summary or {}).get("together", 1)
-    return Record(path, config, lines[:count], accuracy, weights, partition, summary is not None, together)
+    lockstep = (summary or {}).get("lockstep", 1)
+    return Record(path, config, lines[:count], accuracy, weights, partition, summary is not None, lockstep)
 
 
 def _config(path: Path) -> RunConfig:
