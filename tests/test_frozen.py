@@ -13,7 +13,7 @@ from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA
 from feddwa.batchnorm import POLICIES
 from feddwa.build import load_task
 from feddwa.config import RunConfig
-from feddwa.engine import record
+from feddwa.engine.fast import record
 from feddwa.engine.network import frozen, trainable
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
