@@ -82,7 +82,7 @@ def _own_task(path: str, names: tuple[str, ...]) -> Task:
     train, test = rows[: dataset.train_count], rows[dataset.train_count :]
     owners = range(max(1, dataset.owners))
     shares = [[part[owner[part] == number] for number in owners] for part in (train, test)]
-    return Task(dataset, Partition(shares[0], shares[1]))
+    return Task(dataset, Partition(shares[0], shares[1], client_names=dataset.client_names))
 
 
 def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:

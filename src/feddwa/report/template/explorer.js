@@ -161,7 +161,7 @@ function explorer() {
       return {
         name: String(each), x: Math.cos(angle), y: Math.sin(angle), symbolSize: size,
         itemStyle: { color: groupHue(paint[each]), opacity: away ? 0.25 : 1, borderColor: each === client ? style("--bad") : style("--paper"), borderWidth: each === client ? 3 : 1 },
-        label: { show: n <= 60, formatter: () => nameOfClient(each, partition()), width: 90, overflow: "truncate", color: style("--ink"), fontSize: 11, align: "center", verticalAlign: "middle",
+        label: { show: n <= 60, formatter: () => nameOfClient(each, partition()), width: 90, overflow: "truncate", color: style("--ink"), fontSize: 11, align: margin > 34 ? beside(angle) : "center", verticalAlign: "middle",
           position: [size / 2 + Math.cos(angle) * (size / 2 + 11), size / 2 + Math.sin(angle) * (size / 2 + 11)] },
       };
     });
@@ -183,9 +183,15 @@ function explorer() {
           ? tip(clientName(item.name, partition()), [["", "keeps of its own model", percent(100 * strength(Number(item.name), Number(item.name)))]])
           : tip(`client ${nameOfClient(item.target, partition())} takes from client ${nameOfClient(item.source, partition())}`, [["", "weight", percent(100 * item.value)]]),
       }),
-      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: 34, bottom: 34, data: nodes, links, roam: false,
+      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: margin, bottom: margin, data: nodes, links, roam: false,
         emphasis: { focus: "adjacency" }, labelLayout: { hideOverlap: false } }],
     };
+  }
+
+  // Names go away from the circle, to the left or to the right of it.
+  function beside(angle) {
+    const side = Math.cos(angle);
+    return Math.abs(side) < 0.2 ? "center" : side > 0 ? "left" : "right";
   }
 
   function flow() {
