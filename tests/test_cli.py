@@ -425,3 +425,12 @@ def test_a_process_refuses():
     done = process("run", "--rounds", "soon", PYTHONIOENCODING="ascii", LANG="C", PYTHONUTF8="0")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "feddwa: --rounds: got 'soon', must be a whole number; see feddwa run --help\n"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["quickly"]])
+def test_the_overview_does_not_wait_for_torch(words):
+    command = [sys.executable, "-X", "importtime", "-m", "feddwa", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "feddwa.cli" in loaded
+    assert not loaded & {"torch", "numpy", "tyro", "rich"}

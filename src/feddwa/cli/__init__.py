@@ -4,66 +4,104 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from feddwa import __version__
-from feddwa.cli.completion import CompletionConfig, completion_command
-from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition_command
-from feddwa.cli.doctor import DoctorConfig, doctor_command
-from feddwa.cli.federate import FederateConfig, federate_command
-from feddwa.cli.leaderboard import LeaderboardConfig, leaderboard_command
-from feddwa.cli.options import parse
-from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
-from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
-from feddwa.cli.resume import ResumeConfig, resume_command
-from feddwa.cli.train import CompareConfig, RunOptions, compare_command, run_command
 from feddwa.errors import InputError, one_line
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its options (a dataclass), what it does with them, and what the overview says of it."""
+    """A command: where its options (a dataclass) and its function are, and what the overview says of it.
 
-    options: type
-    function: Callable[[Any], int]  # options -> exit status
+    Both are imported when they are asked for: the overview and a misspelt command do not wait for torch.
+    """
+
+    module: str  # of this package
+    options_name: str
+    function_name: str
     summary: str
     example: str
     more: tuple[str, ...] = ()  # examples for its own help
 
+    @property
+    def options(self) -> type:
+        """The dataclass of its options."""
+        found: type = getattr(self._home, self.options_name)
+        return found
+
+    @property
+    def function(self) -> Callable[[Any], int]:
+        """What it does: options -> exit status."""
+        found: Callable[[Any], int] = getattr(self._home, self.function_name)
+        return found
+
+    @property
+    def _home(self) -> ModuleType:
+        return import_module(f"feddwa.cli.{self.module}")
+
 
 COMMANDS = {
     "run": Command(
-        RunOptions,
-        run_command,
+        "train",
+        "RunOptions",
+        "run_command",
         "train one algorithm",
         "--algorithm feddwa --rounds 20",
         ("--algorithm fedprox --param mu=0.1 --participation 0.5", "--config runs/DIR/config.toml --seed 1"),
     ),
     "compare": Command(
-        CompareConfig,
-        compare_command,
+        "train",
+        "CompareConfig",
+        "compare_command",
         "train several, side by side",
         "--algorithms feddwa local fedavg",
         ("--partition groups --param feddwa.top_k=3 --quiet",),
     ),
     "resume": Command(
-        ResumeConfig, resume_command, "go on after an interruption", "runs/20260801-120000-feddwa-digits"
+        "resume",
+        "ResumeConfig",
+        "resume_command",
+        "continue an interrupted run",
+        "runs/20260801-120000-feddwa-digits",
     ),
     "partition": Command(
-        PartitionConfig, partition_command, "see who has which data", "--partition groups --clients 20 --out p.png"
+        "data",
+        "PartitionConfig",
+        "partition_command",
+        "see who has which data",
+        "--partition groups --clients 20 --out p.png",
     ),
-    "list": Command(ListConfig, list_command, "what there is", "algorithms"),
-    "doctor": Command(DoctorConfig, doctor_command, "what may be wrong, and why", "--algorithm feddwa --lr 0.5"),
-    "report": Command(ReportConfig, report_command, "one HTML page about runs", "runs/DIR -o report.html"),
-    "figure": Command(FigureConfig, figure_command, "a figure for a paper", "curves runs/DIR -o curves.pdf"),
-    "leaderboard": Command(LeaderboardConfig, leaderboard_command, "methods at equal cost", "runs/DIR -o figures"),
+    "list": Command("data", "ListConfig", "list_command", "what there is", "algorithms"),
+    "doctor": Command(
+        "doctor", "DoctorConfig", "doctor_command", "what may be wrong, and why", "--algorithm feddwa --lr 0.5"
+    ),
+    "report": Command(
+        "report", "ReportConfig", "report_command", "one HTML page about runs", "runs/DIR -o report.html"
+    ),
+    "figure": Command(
+        "report", "FigureConfig", "figure_command", "a figure for a paper", "curves runs/DIR -o curves.pdf"
+    ),
+    "leaderboard": Command(
+        "leaderboard", "LeaderboardConfig", "leaderboard_command", "methods at equal cost", "runs/DIR -o figures"
+    ),
     "federate": Command(
-        FederateConfig, federate_command, "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"
+        "federate",
+        "FederateConfig",
+        "federate_command",
+        "a federation of processes",
+        "--algorithm feddwa --nodes 3 --rounds 3",
     ),
     "reproduce": Command(
-        ReproduceConfig, reproduce_command, "a table of the paper", "table1 --columns cifar10/pathological"
+        "reproduce",
+        "ReproduceConfig",
+        "reproduce_command",
+        "a table of the paper",
+        "table1 --columns cifar10/pathological",
     ),
-    "completion": Command(CompletionConfig, completion_command, "the shell completes names", "bash"),
+    "completion": Command("completion", "CompletionConfig", "completion_command", "the shell completes names", "bash"),
 }
 
 
@@ -82,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = COMMANDS.get(name)
         if command is None:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
+        from feddwa.cli.options import parse
+
         return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:
         _complain(error)
