@@ -99,7 +99,7 @@ class FedDWA(Algorithm):
             return {"model": local, "guidance": ahead}, memory
         step = difference(ahead, local)
         groups = parameter_groups(step, self.granularity)
-        seed, round = trainer.engine.seed, trainer.round
+        seed, round = trainer.seed, trainer.round
         sketches = {group: sketch(part_of(step, names), self.sketch, seed, round) for group, names in groups.items()}
         lengths = {name: torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1) for name, value in step.items()}
         return {"model": local, "sketch": sketches, "lengths": lengths}, memory
