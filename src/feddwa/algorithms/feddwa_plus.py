@@ -11,8 +11,8 @@ then on the other, to v_i. For every layer by itself:
     A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds of both i and j; then A_ii <- 2 A_ii / (1 + A_ii)
     p_ij ~ max(A_ij, 0)^q                 A_ii at least max_j A_ij; entries j != i multiplied by N / m
     w_i  = sum_j p_ij v_j                 over the m participants and i                                      (Eq. 8)
-    u_i  = 2 c_ii / (1 + c_ii) d_i        agreed update: the part of i's latest update that both halves share
-    e_i  = running mean of w_i + u_i      over i's rounds, all layers together: the model that i uses
+    h_i  = 2 c_ii / (1 + c_ii) d_i        agreed update: the part of i's latest update that both halves share
+    e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
 Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
 log prior l_i added to the outputs (k samples of even classes besides its own), and sends them without:
@@ -87,7 +87,7 @@ class FedDWAPlus(Algorithm):
         require(self.freeze >= 0, "--param freeze", self.freeze, "0 (never) or a number of rounds")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
-        """Server: w_i, and per group both sums of A (N, N). Client: mean e_i, a_i, b_i, u_i, rounds so far, l_i."""
+        """Server: w_i, and per group both sums of A (N, N). Client: mean e_i, a_i, b_i, h_i, rounds so far, l_i."""
         n, groups = problem.clients, parameter_groups(problem.initial, self.granularity)
         sums = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
         zeros = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
@@ -151,7 +151,7 @@ class FedDWAPlus(Algorithm):
         return add_prior(upload["model"], memory)
 
     def _averaged(self, memory: State, model: Rows) -> Rows:
-        """The running mean after w_i + u_i and the current BatchNorm statistics have entered it: (m, *shape)."""
+        """The running mean after w_i + h_i and the current BatchNorm statistics have entered it: (m, *shape)."""
         latest = {name: value + memory["agreed_update"][name] for name, value in model.items()}
         now, past = {**memory["buffers"], **latest}, memory["average"]
         share = 1 / (1 + self.average * memory["rounds"]["taken"])  # (m,)
@@ -159,7 +159,7 @@ class FedDWAPlus(Algorithm):
 
 
 def agreed_update(update: Rows, groups: Mapping[str, list[str]], cosine: Rows) -> Rows:
-    """u_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
+    """h_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
     parts = (scale(spearman_brown(cosine[group]), part_of(update, names)) for group, names in groups.items())
     scaled = {name: value for part in parts for name, value in part.items()}
     return {name: scaled[name] for name in update}
