@@ -133,7 +133,7 @@ def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result
     """
     path = Path(path)
     if (path / runs.FEDERATION).exists():
-        raise InputError(f"{path}: is a federation's; it goes on when it is started again with --out {path}")
+        raise InputError(f"{path}: is a federation's; it continues when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
     try:
         task = load_task(config)
