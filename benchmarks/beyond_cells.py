@@ -10,7 +10,8 @@ from feddwa.config import RunConfig
 from feddwa.errors import InputError, unknown
 from feddwa.paper.specs import tuned
 
-SETTINGS: dict[str, dict[str, Any]] = {  # most important first: where the paper's method loses, where it wins, where none may lose
+# Most important first: where the paper's method loses, where it wins, where none may lose.
+SETTINGS: dict[str, dict[str, Any]] = {
     "groups": {"partition": "groups"},
     "pathological": {"partition": "pathological"},
     "rotations": {"partition": "rotations"},

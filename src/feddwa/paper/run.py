@@ -169,7 +169,7 @@ def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
-    """Of every record the share of partners inside the client's group, round by round, as the row has partners found."""
+    """Of every record the share of partners inside a client's group by round, as the row has partners found."""
     key = "partners_by_affinity" if row.by_affinity else "partners"
     return [record[key] for record in records if key in record]
 
@@ -177,8 +177,8 @@ def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
 def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:
     """Mean over clients of the share of its top partners that belong to its group.
 
-    The client itself counts, and the others with the largest positive weights. A client that weights fewer has partners that
-    are outside; in a group smaller than `top` only so many are looked for.
+    The client itself counts, and the others with the largest positive weights. With fewer of
+    these the missing partners count as outside; in a group smaller than `top` only so many are looked for.
     """
     inside = []
     for i, row in enumerate(weights):

@@ -118,7 +118,7 @@ def flow(weights: Sequence[Weights], groups: np.ndarray | None) -> np.ndarray:
 
 
 def affinity(weights: Sequence[Weights], clients: int) -> np.ndarray:
-    """(N, N) how much each pair of clients weights one another in the last rounds, mean of both directions; diagonal 0."""
+    """(N, N) mean weight of each pair of clients in the last rounds, over both directions; diagonal 0."""
     total, seen = np.zeros((clients, clients)), np.zeros((clients, clients))
     for each in weights[-LATE:]:
         pairs = np.ix_(each.cohort, each.cohort)
