@@ -8,8 +8,8 @@ Every fourth of 20 clients, 5 in all, stays away while FedDWA+ trains the others
     gets, layer by layer, sum_j p_j w_j with p_j ~ max(cos(d, w_j - m), 0)^q over the members' models w_j
 
 and continues alone: its rounds are local epochs. Beside it: the same newcomers starting from the average model. The
-epoch that the sketch was made of is not kept, so both have trained equally much. As in FedDWA+, models travel without class
-frequencies, and everybody trains and uses them with its own.
+epoch that the sketch was made of is not kept, so both have trained equally much. As in FedDWA+, models are sent
+without class frequencies, and each client trains and uses them with its own.
 """
 
 import argparse
