@@ -10,7 +10,8 @@ from feddwa.config import RunConfig
 from feddwa.errors import InputError, unknown
 from feddwa.paper.specs import tuned
 
-SETTINGS: dict[str, dict[str, Any]] = {  # by worth: where the paper's method loses, where it wins, where none may lose
+# Most important first: where the paper's method loses, where it wins, where none may lose.
+SETTINGS: dict[str, dict[str, Any]] = {
     "groups": {"partition": "groups"},
     "pathological": {"partition": "pathological"},
     "rotations": {"partition": "rotations"},
@@ -42,7 +43,7 @@ LEADING = ("feddwa_plus", "feddwa", "fedavg_ft", "fedrod")  # one of them is fir
 
 @dataclass(frozen=True)
 class Ablation:
-    """What parts or circumstances are worth: the same settings for every row."""
+    """What single parts or circumstances change: the same settings for every row."""
 
     dataset: str
     settings: tuple[str, ...]

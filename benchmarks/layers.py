@@ -21,7 +21,7 @@ def panels(config: RunConfig) -> tuple[list[Panel], np.ndarray | None]:
     """The weights of every layer after the last round, and the true groups."""
     task, algorithm = load_task(config), config.make_algorithm()
     data = federate(task.dataset, task.partition, choose_device(config.device))
-    data = data.hold_out(algorithm.validation, np.random.default_rng(config.seed))
+    data = algorithm.split(data, np.random.default_rng(config.seed))
     settings = Settings(config.epochs, config.batch_size or 0, config.lr or 0.0)
     federation = Federation(algorithm, Engine(make_network(config, task.dataset), data, settings, config.seed))
     last = [federation.step() for _ in range(config.rounds or 0)][-1]

@@ -7,9 +7,9 @@ Every fourth of 20 clients, 5 in all, stays away while FedDWA+ trains the others
     downloads the average model m, trains one epoch from it, and sends a sketch of the update d
     gets, layer by layer, sum_j p_j w_j with p_j ~ max(cos(d, w_j - m), 0)^q over the members' models w_j
 
-and goes on alone: its rounds are local epochs. Beside it: the same newcomers starting from the average model. The epoch
-that the sketch was made of is not kept, so both have trained equally much. As in FedDWA+, models travel without class
-frequencies, and everybody trains and uses them with its own.
+and continues alone: its rounds are local epochs. Beside it: the same newcomers starting from the average model. The
+epoch that the sketch was made of is not kept, so both have trained equally much. As in FedDWA+, models are sent
+without class frequencies, and each client trains and uses them with its own.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import FedDWAPlus
-from feddwa.algorithms.feddwa_plus import with_prior
+from feddwa.algorithms.prior import add_prior
 from feddwa.build import choose_device, load_task, make_network
 from feddwa.config import RunConfig
 from feddwa.data.federated import federate
@@ -62,25 +62,25 @@ def measure(config: RunConfig) -> np.ndarray:
 
     def engine(who: np.ndarray, halves: bool) -> Engine:
         data = federate(task.dataset, _only(task.partition, who), device)
-        data = data.hold_out(0.5, np.random.default_rng(config.seed)) if halves else data
+        data = FedDWAPlus.split(data, np.random.default_rng(config.seed)) if halves else data
         return Engine(make_network(config, task.dataset), data, settings, config.seed)
 
     federation = Federation(FedDWAPlus(), engine(stay, halves=True))
     for _ in range(config.rounds or 0):
         federation.step()
     used, statistics = federation.personal(federation.everybody())
-    members = with_prior(used, federation.memory, -1)
+    members = add_prior(used, federation.memory, -1)
     mean = {name: value.mean(0, keepdim=True) for name, value in members.items()}
     buffers = repeat(
         {name: value.to(torch.float64).mean(0).to(value.dtype) for name, value in statistics.items()}, JOINING
     )
     new, everyone = engine(away, halves=False), torch.arange(JOINING)
     at_home = Federation(FedDWAPlus(), new).memory  # of the newcomers: nothing but their class frequencies is looked at
-    start = with_prior(repeat({name: value[0] for name, value in mean.items()}, JOINING), at_home)
+    start = add_prior(repeat({name: value[0] for name, value in mean.items()}, JOINING), at_home)
     ahead, _ = new.trainer(everyone, 0).sgd(start, {"buffers": buffers})
     step = {name: value - start[name] for name, value in ahead.items()}
     mixed = welcome(step, members, mean, federation.algorithm.power, config.seed)  # type: ignore[attr-defined]
-    return np.array([_follow(new, model, buffers) for model in (with_prior(mixed, at_home), start)])
+    return np.array([_follow(new, model, buffers) for model in (add_prior(mixed, at_home), start)])
 
 
 def _follow(engine: Engine, model: Rows, buffers: Rows) -> list[float]:

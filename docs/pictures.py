@@ -61,13 +61,13 @@ def _arrow(axis, start, end, colour=SOFT) -> None:
 
 
 def mixing() -> None:
-    """Four methods as matrices: who listens to whom."""
+    """Four methods as matrices: rows are clients, columns whose models they receive."""
     rng = np.random.default_rng(0)
     alike = np.kron(np.eye(2), np.full((3, 3), 1.0)) * rng.uniform(0.5, 1.5, (6, 6)) + np.eye(6)
     matrices = {
         "Local: nobody": np.eye(6),
         "FedAvg: everybody, alike": np.full((6, 6), 1 / 6),
-        "clusters: the own group": np.kron(np.eye(2), np.full((3, 3), 1 / 3)),
+        "clusters: its own group": np.kron(np.eye(2), np.full((3, 3), 1 / 3)),
         "FedDWA: the K closest": alike / alike.sum(axis=1, keepdims=True),
     }
     figure = Figure(figsize=(9.2, 2.75), layout="constrained")

@@ -27,7 +27,7 @@ joined, alone = read([folder / "feddwa"])[0], read([folder / "local"])[0]
 gain = gains(joined, alone)
 print(f"{(gain > 0).sum()} of {len(gain)} clients gained, mean {gain.mean():+.1f} points")
 
-# %% Who listens to whom? Row i of P is what client i's new model is made of.
+# %% Mixing weights. Row i of P is what client i's new model is made of.
 cohort, weights = results["feddwa"].weights[-1]
 groups = results["feddwa"].partition.groups  # the truth, of which the server was told nothing
 same = groups[cohort][:, None] == groups[cohort]

@@ -17,8 +17,7 @@ N = len(SIZES)
 
 def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> Federation:
     data = small_data(sizes)
-    if algorithm.validation:
-        data = data.hold_out(algorithm.validation, np.random.default_rng(0))
+    data = algorithm.split(data, np.random.default_rng(0))
     engine = Engine(network(), data, Settings(1, 10, 0.05), dtype=torch.float64)
     return Federation(algorithm, engine, batchnorm=policy, **options)
 

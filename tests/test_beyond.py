@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from feddwa.algorithms.cosine import similarity_weights
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
-from feddwa.mixing import agreement_weights, mix, mix_groups, parameter_groups
+from feddwa.mixing import mix, mix_groups, parameter_groups
 from feddwa.paper.store import Store
 from feddwa.paper.store import settings as stored
 
@@ -36,7 +37,7 @@ def script(name):
 @settings(max_examples=50, deadline=None)
 @given(arrays(np.float64, (5, 5), elements=st.floats(-1, 1)), st.floats(0.5, 6))
 def test_weights_are_shares_and_nobody_counts_more_than_oneself(agreement, power):
-    weights = agreement_weights(torch.as_tensor(agreement), power)
+    weights = similarity_weights(torch.as_tensor(agreement), power)
     torch.testing.assert_close(weights.sum(1), torch.ones(5, dtype=torch.float64))
     assert (weights >= 0).all()
     assert (weights.diagonal() >= weights.amax(1) - 1e-12).all()
@@ -46,7 +47,7 @@ def test_weights_are_shares_and_nobody_counts_more_than_oneself(agreement, power
 
 def test_who_agrees_with_nobody_is_alone():
     agreement = torch.tensor([[-0.2, -0.1, -0.3], [0.0, 0.5, 0.5], [0.2, 0.4, 0.1]], dtype=torch.float64)
-    weights = agreement_weights(agreement, 2.0)
+    weights = similarity_weights(agreement, 2.0)
     expected = [[1, 0, 0], [0, 0.5, 0.5], [0.04 / 0.36, 0.16 / 0.36, 0.16 / 0.36]]
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
 

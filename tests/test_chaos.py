@@ -150,7 +150,7 @@ def test_a_disk_that_fills(zygote, references, tmp_path):
     assert begin(zygote, tmp_path, VARIANTS[-1], plant=str(folder)) == 1
     log = (tmp_path / "log").read_text()
     assert "feddwa: failed: [Errno 28] No space left on device" in log
-    assert f"feddwa resume {tmp_path / 'run'} goes on with it" in log
+    assert f"feddwa resume {tmp_path / 'run'} continues it" in log
     assert "Traceback" not in log
     (folder / "next.part").unlink()  # room again
     assert resume(zygote, tmp_path) == 0
@@ -207,7 +207,7 @@ def test_ctrl_c_says_how_to_go_on(zygote, references, tmp_path):
     status = zygote.wait()
     assert status in (130, 0)  # it may just have finished
     if status:
-        assert f"feddwa: stopped; feddwa resume {tmp_path / 'run'} goes on with it" in (tmp_path / "log").read_text()
+        assert f"feddwa: stopped; feddwa resume {tmp_path / 'run'} continues it" in (tmp_path / "log").read_text()
         assert resume(zygote, tmp_path) == 0
     assert_same(tmp_path, references(VARIANTS[-1]))
 
@@ -222,7 +222,7 @@ def test_a_comparison_goes_on_where_it_was(zygote, tmp_path):
     assert not (tmp_path / "cut/fedavg/summary.json").exists()
     kept = (tmp_path / "cut/local/summary.json").read_bytes()
     assert zygote.run(**job | {"command": ["compare", *options, "--out", str(tmp_path / "cut")]}) == 2
-    assert f"`feddwa resume {tmp_path / 'cut'}` goes on with it" in (tmp_path / "log").read_text()
+    assert f"`feddwa resume {tmp_path / 'cut'}` continues it" in (tmp_path / "log").read_text()
     assert zygote.run(**job | {"command": ["resume", str(tmp_path / "cut")]}) == 0, (tmp_path / "log").read_text()
     assert (tmp_path / "cut/local/summary.json").read_bytes() == kept
     for algorithm in ("local", "feddwa", "fedavg"):

@@ -130,7 +130,7 @@ def test_written_in_the_background_from_a_copy(tmp_path):
     go, value = threading.Event(), torch.zeros(5)
     writer = checkpoint.Writer(tmp_path)
     writer.save(1, {"x": value}, {}, before=lambda: go.wait(10) and None)
-    value += 1  # the run goes on
+    value += 1  # the run continues
     assert checkpoint.latest(tmp_path) is None
     go.set()
     writer.close()

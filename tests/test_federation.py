@@ -63,7 +63,7 @@ def test_same_seed_same_run_other_seed_other_run(network):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_one_partner_is_local_training(network):
-    """With K = 1 every client is its own nearest, and the guidance epoch must leave no trace (facts, 10.2 and 10.3)."""
+    """With K = 1 every client is its own nearest, and the guidance epoch must leave no trace."""
     dwa, _ = after(federation(FedDWA(top_k=1), NETWORKS[network]), 3)
     local, _ = after(federation(Local(), NETWORKS[network]), 3)
     assert difference(dwa, local) < 1e-12

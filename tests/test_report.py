@@ -67,7 +67,7 @@ def test_without_classes_the_loss_is_shown():
 
 def test_pictures_and_paths(tmp_path):
     text = printed(show_weights, {"local": a_result(70.0), "feddwa": a_result(80.0)}, tmp_path)
-    assert "Who listens to whom (feddwa, round 6" in text
+    assert "Mixing weights (feddwa, round 6" in text
     assert "    0 ██······\n    1 ··██····\n" in text
     assert text.count("runs/x/") == 2
     assert "weights.png" in text
@@ -77,9 +77,9 @@ def test_pictures_and_paths(tmp_path):
 
 def test_the_weights_are_those_of_the_best(tmp_path):
     results = {"feddwa": a_result(70.0), "fedavg": a_result(80.0), "local": a_result(75.0)}
-    assert "Who listens to whom (fedavg, round 6" in printed(show_weights, results, tmp_path)
+    assert "Mixing weights (fedavg, round 6" in printed(show_weights, results, tmp_path)
     failed = {"fedavg": [Finding("error", "nothing was trained")]}
-    assert "Who listens to whom (local, round 6" in printed(show_weights, results, tmp_path, failed)
+    assert "Mixing weights (local, round 6" in printed(show_weights, results, tmp_path, failed)
 
 
 def test_what_went_wrong_leads_and_is_not_praised():
@@ -99,7 +99,7 @@ def test_a_users_text_is_no_markup(name, tmp_path, capsys):
     console = make_console()
     show_results(console, {"feddwa": result}, {"feddwa": [Finding("note", name)]})
     show_weights(console, {"feddwa": result}, tmp_path)
-    assert capsys.readouterr().out.count(name) == 3
+    assert capsys.readouterr().out.count(name) == (2 if "/" in name else 3)  # of a path the title has the last part
     with jobs(make_console(), 2) as job, job(name, 1) as observe:
         observe(a_line(1, 50.0))
         observe({"round": 2, "before": {"all": 75.0}, "loss_before": 1.0})
@@ -115,7 +115,7 @@ def test_algorithms_that_weigh_nobody(tmp_path):
     text = printed(show_weights, {"feddwa": silent}, tmp_path)
     assert text.split() == ["Written:", "runs/x/"]
     assert list(tmp_path.iterdir()) == []
-    assert "Who listens" not in printed(show_weights, {"feddwa": silent, "local": a_result()}, tmp_path)
+    assert "Mixing weights" not in printed(show_weights, {"feddwa": silent, "local": a_result()}, tmp_path)
     assert Path(tmp_path, "weights.png").exists()
 
 

@@ -98,7 +98,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 def test_the_same_directory_again_says_how_to_go_on():
     cut()
-    with pytest.raises(InputError, match="--out cut: has an unfinished run; `feddwa resume cut` goes on with it"):
+    with pytest.raises(InputError, match="--out cut: has an unfinished run; `feddwa resume cut` continues it"):
         feddwa.run(out="cut", **TINY)
     feddwa.resume("cut")
     with pytest.raises(InputError, match="--out cut: is not empty"):
@@ -163,7 +163,7 @@ def test_another_version_is_said(capsys, monkeypatch):
     path = cut()
     monkeypatch.setattr(feddwa, "__version__", "9.9")
     feddwa.resume(path)
-    line = "feddwa: cut: began with feddwa 0.1.0 and goes on with 9.9; numbers may differ a little"
+    line = "feddwa: cut: began with feddwa 0.1.0 and continues with 9.9; numbers may differ a little"
     assert line in capsys.readouterr().err
 
 

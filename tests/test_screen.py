@@ -102,7 +102,7 @@ def test_ctrl_c_says_how_to_go_on_and_it_does():
     terminal.until("clients/s")  # some rounds are done
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.finish() == 130
-    assert "feddwa: stopped; feddwa resume run goes on with it" in terminal.text
+    assert "feddwa: stopped; feddwa resume run continues it" in terminal.text
     assert "Traceback" not in terminal.text
     assert "\x1b[?25h" in terminal.text  # the cursor is back
     report = Terminal("report", "run")  # what there is can be looked at

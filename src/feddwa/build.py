@@ -157,11 +157,9 @@ def engine_on(
     dtype: torch.dtype,
     loss: Loss = F.cross_entropy,
 ) -> Engine:
-    """An engine for a task, with what the algorithm wants held back held back."""
+    """An engine for a task, its training data split as the algorithm declares."""
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
-    if algorithm.validation:
-        rng = np.random.default_rng(keys.seed_of(keys.key(seed, "validation")))
-        data = data.hold_out(algorithm.validation, rng)
+    data = algorithm.split(data, np.random.default_rng(keys.seed_of(keys.key(seed, "validation"))))
     return Engine(module, data, settings, seed, loss, dtype)

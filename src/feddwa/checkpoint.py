@@ -79,7 +79,7 @@ def to_stderr(line: str) -> None:
 
 
 def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.inf) -> Checkpoint | None:
-    """The newest checkpoint that is whole, of a round below a limit; `warn` hears of each that is not whole."""
+    """The newest checkpoint that is whole, of a round below a limit; `warn` is called with each that is not whole."""
     for path in reversed([path for path in _all(Path(directory)) if _round(path) < below]):
         try:
             return _read(path)

@@ -83,7 +83,7 @@ class RunConfig:
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
     checkpoint_every: int = 1
-    """Rounds between two checkpoints, from which `feddwa resume` goes on; 0 = none."""
+    """Rounds between two checkpoints, from which `feddwa resume` continues; 0 = none."""
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
     tensorboard: bool = False

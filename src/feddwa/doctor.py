@@ -34,7 +34,7 @@ EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets"}
 TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds
 PATIENCE = 20.0
 SELF = 0.95  # share of its own model from which a client is as good as alone
-SMALL_STEP = 5.0  # points that one test sample may be worth without a word
+SMALL_STEP = 5.0  # points that one test sample may change without a warning
 
 
 def machine() -> Iterator[Finding]:

@@ -114,9 +114,10 @@ def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Re
 
 def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
     path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
+    if (path / runs.SUMMARY).exists():
+        runs.check_sums(path)  # before anything is read: what has changed is named as such
     summary = runs.read_summary(path)
     if summary is not None:
-        runs.check_sums(path)
         found = _restore(federation, path, facts)
         lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
         final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
@@ -133,7 +134,7 @@ def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result
     """
     path = Path(path)
     if (path / runs.FEDERATION).exists():
-        raise InputError(f"{path}: is a federation's; it goes on when it is started again with --out {path}")
+        raise InputError(f"{path}: is a federation's; it continues when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
     try:
         task = load_task(config)

@@ -13,7 +13,7 @@ attackers, of which each client is at most one.
     random      attacker: sends noise of the size of its model
 
 What was absent keeps its memory and its personalised model and may be drawn again. Who was late has trained: its own
-memory has moved on, the server has not heard of it. Whose update is refused stands where it stood before the round.
+memory has moved on, the server has not received it. Whose update is refused stands where it stood before the round.
 """
 
 import math

@@ -44,7 +44,7 @@ def part_of(rows: Rows, names: Iterable[str]) -> Rows:
 def squared_distances(a: Models, b: Models) -> Tensor:
     """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64, accurate to 1e-6.
 
-    Expanding the square cancels, because clients differ by little of their norm (facts, 1.6). So every model is first
+    Expanding the square cancels, because clients' models differ by a small share of their norm. So every model is first
     taken relative to the mean of a few, which changes no difference, and pairs that are close even on that scale are
     computed again from the differences themselves. Large float32 models are multiplied in float32, a chunk at a time,
     and summed in float64 over chunks: what a chunk rounds depends on the processor, and over many of them it averages
@@ -125,19 +125,6 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
         _name_culprit(guidance, "guidance")
         _name_culprit(local, "local")
     return inverse_weights(distances, top_k)
-
-
-def agreement_weights(agreement: Tensor, power: float) -> Tensor:
-    """P from how far clients agree (m, m), the diagonal being a client with itself: p_ij ~ max(a_ij, 0)^power.
-
-    Nobody counts less for itself than the other that it agrees with most; who agrees with nobody is alone.
-    """
-    itself = torch.eye(len(agreement), dtype=torch.bool, device=agreement.device)
-    nearest = agreement.masked_fill(itself, 0.0).amax(1)
-    positive = torch.where(itself, agreement.maximum(nearest.unsqueeze(1)), agreement).clamp(min=0)
-    strongest = positive.amax(1, keepdim=True)
-    shares = torch.where(strongest > 0, (positive / strongest) ** power, itself.double())  # 0 / 0 is not taken
-    return shares / shares.sum(1, keepdim=True)
 
 
 def mix(weights: Tensor, rows: Rows) -> Rows:

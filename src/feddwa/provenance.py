@@ -40,4 +40,4 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Path, warn
     for name, version in now["versions"].items():
         if then["versions"].get(name) != version:
             before = then["versions"].get(name)
-            warn(f"{path}: began with {name} {before} and goes on with {version}; numbers may differ a little")
+            warn(f"{path}: began with {name} {before} and continues with {version}; numbers may differ a little")

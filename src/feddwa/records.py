@@ -15,6 +15,7 @@ from feddwa.data.describe import Description, from_json
 from feddwa.errors import InputError
 
 LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
+LARGEST_WEIGHT = 1e30  # of P: what is beyond it was not written by a run that was of any use
 COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
 
 
@@ -121,6 +122,12 @@ def read_partition(path: Path) -> Description | None:
     _expect(shape == found.test_counts.shape, path, "training and test samples are not of the same clients and classes")
     names = found.class_names
     _expect(len(names) == shape[1] and all(isinstance(name, str) for name in names), path, "not every class has a name")
+    clients = found.client_names
+    _expect(
+        not clients or (len(clients) == shape[0] and all(isinstance(name, str) for name in clients)),
+        path,
+        "not every client has a name",
+    )
     empty = any((each.sum(axis=1) == 0).any() for each in both)
     _expect(not empty, path, "a client has no samples to train or to test with")
     for name, own in (("groups", shape[:1]), ("turns", shape[:1]), ("relabel", shape)):
@@ -135,7 +142,7 @@ def check_weights(path: Path, number: int, cohort: np.ndarray, matrix: np.ndarra
     known = several and cohort.min() >= 0 and (clients is None or cohort.max() < clients)
     _expect(bool(known), path, f"the cohort of round {number} is not one of this run's clients")
     square = matrix.shape == (len(cohort), len(cohort)) and matrix.dtype.kind == "f"
-    sound = square and bool((np.abs(matrix.astype(np.float64)) <= LARGEST).all())
+    sound = square and bool((np.abs(matrix.astype(np.float64)) <= LARGEST_WEIGHT).all())
     _expect(sound, path, f"the weights of round {number} are not finite numbers between its clients")
 
 

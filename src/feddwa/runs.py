@@ -54,7 +54,7 @@ NEW = Past()
 
 
 class RunDirectory:
-    """Writes one run: `create` begins it, `reopen` goes on with it. One process at a time."""
+    """Writes one run: `create` begins it, `reopen` continues it. One process at a time."""
 
     def __init__(self, path: Path, config: RunConfig, facts: Mapping[str, Any]) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class RunDirectory:
 def read_config(path: Path) -> RunConfig:
     """The configuration of the run in a directory."""
     if (path / COMPARISON).is_file():
-        raise InputError(f"{path}: holds several runs; `feddwa resume {path}` goes on with all of them")
+        raise InputError(f"{path}: holds several runs; `feddwa resume {path}` continues all of them")
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: holds no run, there is no {CONFIG} in it")
     return from_toml(path / CONFIG, RunConfig)
@@ -223,7 +223,7 @@ def claim(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if unfinished(path):
-            raise InputError(f"--out {path}: has an unfinished run; `feddwa resume {path}` goes on with it")
+            raise InputError(f"--out {path}: has an unfinished run; `feddwa resume {path}` continues it")
         leftovers = (".probe", PARTITION, f"{PARTITION}.part", f"{CONFIG}.part")  # of a run killed as it began
         if any(entry.name not in leftovers for entry in path.iterdir()):
             raise InputError(f"--out {path}: is not empty; give a new directory, or remove it first")
@@ -235,7 +235,7 @@ def claim(path: Path) -> None:
 
 
 def check_free(out: str | None) -> None:
-    """Raise what `claim` would raise, and leave no trace: so that nobody waits for data and then hears of it."""
+    """Raise what `claim` would raise, and leave no trace: so that nobody waits for data and is then refused."""
     if out is None:
         return
     path = Path(out)

@@ -1,6 +1,6 @@
 """P of every round on disk: a journal that grows by a record a round, and the file that it becomes in the end.
 
-weights.journal       while the run goes on. A record a round, little-endian: the round and m (int64), the cohort
+weights.journal       while the run continues. A record a round, little-endian: the round and m (int64), the cohort
                       (m int64), P (m x m float32)
 weights.safetensors   of a finished run: "weights/0001" = P of round 1, "cohort/0001" = its clients
 

@@ -24,8 +24,7 @@ def federation(
     **options,
 ) -> Federation:
     data = small_data() if data is None else data
-    if algorithm.validation:
-        data = data.hold_out(algorithm.validation, np.random.default_rng(1))
+    data = algorithm.split(data, np.random.default_rng(1))
     return Federation(algorithm, Engine(network(), data, Settings(epochs, 10, lr), 0, dtype=dtype), **options)
 
 

@@ -1,4 +1,4 @@
-"""FedDWA+: what a client's halves say of it, the turns that they take, and the mean that is used."""
+"""FedDWA+: the cosine of a client's halves, their alternating order, and the running mean that is used."""
 
 import numpy as np
 import pytest
@@ -6,64 +6,65 @@ import torch
 
 from feddwa.algorithms import FedDWAPlus
 from feddwa.algorithms.base import Problem
-from feddwa.algorithms.feddwa_plus import (
-    HALVES,
+from feddwa.algorithms.cosine import (
     best_partner,
     cosines,
-    mean,
-    mutual_cosines,
-    others_count,
-    whole,
-    with_prior,
+    pairwise_cosines,
+    scale_others,
+    spearman_brown,
+    weighted_mean,
 )
+from feddwa.algorithms.feddwa_plus import HALVES, similarity
+from feddwa.algorithms.prior import add_prior
+from feddwa.engine import keys
 from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import federation, models
 from tests.conftest import conv_net, small_data
 
 
 @pytest.mark.parametrize("signal", [0.3, 1.0, 3.0])
-def test_halves_say_how_far_two_whole_epochs_would_agree(signal):
+def test_the_cosine_of_halves_gives_that_of_two_whole_epochs(signal):
     """Updates with a common part and independent noise: 2c / (1 + c) of the halves' cosine is the cosine of wholes."""
     rng = np.random.default_rng(0)
     common = signal * rng.normal(size=20_000) / np.sqrt(2)
     half = torch.as_tensor(common + rng.normal(size=(4, 20_000)))
-    of_wholes = mutual_cosines({"v": torch.stack([half[0] + half[1], half[2] + half[3]])})[0, 1]
+    of_wholes = pairwise_cosines({"v": torch.stack([half[0] + half[1], half[2] + half[3]])})[0, 1]
     of_halves = cosines({"v": half[:1]}, {"v": half[1:2]})
-    torch.testing.assert_close(whole(of_halves.reshape(1, 1))[0, 0], of_wholes, rtol=0, atol=0.03)
+    torch.testing.assert_close(spearman_brown(of_halves)[0], of_wholes, rtol=0, atol=0.03)
 
 
-def test_only_the_diagonal_is_of_halves_and_it_stays_between_nothing_and_one():
-    agreement = torch.tensor([[-0.5, 0.4], [-0.7, 1.0]], dtype=torch.float64)
-    assert whole(agreement).tolist() == [[0.0, 0.4], [-0.7, 1.0]]
-    assert whole(torch.tensor([[0.5]])).item() == pytest.approx(2 / 3)
+def test_only_the_diagonal_is_corrected_and_it_stays_from_zero_to_one():
+    mean, once = torch.tensor([[-0.5, 0.4], [-0.7, 1.0]], dtype=torch.float64), torch.ones(2, 2)
+    assert similarity(mean, once).tolist() == [[0.0, 0.4], [-0.7, 1.0]]
+    assert similarity(torch.tensor([[0.5]]), torch.ones(1, 1)).item() == pytest.approx(2 / 3)
 
 
-def test_an_update_that_is_nothing_agrees_with_nobody():
+def test_a_zero_update_has_cosine_zero_with_all():
     rows = {"v": torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])}
-    torch.testing.assert_close(mutual_cosines(rows), torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double())
+    torch.testing.assert_close(pairwise_cosines(rows), torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double())
     assert cosines(rows, {"v": rows["v"].flip(0)}).tolist() == [0.0, pytest.approx(1.0), 0.0]
 
 
-def test_a_round_counts_by_the_best_partner():
-    """Two rounds: who agrees with nobody in the second learns nothing from it, the others as much as it has to say."""
+def test_a_round_is_weighted_by_the_best_partner():
+    """Two rounds: a client without a positive cosine in the second gives it weight 0, the others their largest one."""
     first = torch.tensor([[0.9, 0.8, -0.2], [0.8, 0.7, 0.1], [-0.2, 0.1, 0.3]], dtype=torch.float64)
     second = torch.tensor([[0.5, 0.2, 0.4], [0.2, 0.5, -0.6], [-0.1, -0.6, 0.5]], dtype=torch.float64)
     assert best_partner(first).tolist() == [0.8, 0.8, 0.1]
     assert best_partner(second).tolist() == [0.4, 0.2, 0.0]
     counts = [best_partner(each).unsqueeze(1).expand(3, 3) for each in (first, second)]
-    known = mean(counts[0] * first + counts[1] * second, counts[0] + counts[1])
+    known = weighted_mean(counts[0] * first + counts[1] * second, counts[0] + counts[1])
     assert known[0, 1].item() == pytest.approx((0.8 * 0.8 + 0.4 * 0.2) / 1.2)
     torch.testing.assert_close(known[2], first[2])
-    assert mean(torch.zeros(2), torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert weighted_mean(torch.zeros(2), torch.zeros(2)).tolist() == [0.0, 0.0]
 
 
-def test_weights_stay_where_nothing_is_left_to_agree_about():
-    """A group at rest: late rounds in which only the halves of each client agree do not make it part."""
+def test_weights_stay_once_a_group_has_converged():
+    """Late rounds in which only each client's halves have a positive cosine do not separate the group."""
     known = torch.full((3, 3), 0.5, dtype=torch.float64)
     silent = torch.tensor([[0.4, -0.1, -0.2], [-0.1, 0.4, -0.1], [-0.2, -0.1, 0.4]], dtype=torch.float64)
     counted = best_partner(known).unsqueeze(1) + 100 * best_partner(silent).unsqueeze(1)
     total = best_partner(known).unsqueeze(1) * known + 100 * best_partner(silent).unsqueeze(1) * silent
-    assert torch.equal(mean(total, counted.expand(3, 3)), known)
+    assert torch.equal(weighted_mean(total, counted.expand(3, 3)), known)
 
 
 def test_the_halves_take_turns_in_coming_first():
@@ -79,22 +80,22 @@ def test_the_halves_take_turns_in_coming_first():
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @pytest.mark.parametrize("average", [0.0, 0.25, 1.0])
 def test_the_model_in_use_is_a_mean_of_those_received(average, participation):
-    """With s = 1 of all of them, with s = 0 the last; in between the newest of t counts 1 / (1 + s (t - 1)).
+    """r = 1: of all of them, r = 0: the last; in between the newest of t has weight 1 / (1 + r (t - 1)).
 
-    Each with the way on that the client knew of then, and all with its class frequencies.
+    Each with the agreed update that the client had then, and all with its class frequencies.
     """
     run = federation(FedDWAPlus(average=average), participation=participation)
     received = [[] for _ in range(run.clients)]
 
     def ahead(models, client):
-        return {name: value[client] + run.memory["way on"][name][client] for name, value in models.items()}
+        return {name: value[client] + run.memory["agreed_update"][name][client] for name, value in models.items()}
 
     for _ in range(4):
         cohort, arrived = run._cohort(run.round + 1), run.server["model"]
         run.step()
         for client in cohort.ids.tolist():
             received[client].append(ahead(arrived, client))
-    used = with_prior(models(run)["model"], run.memory, -1)
+    used = add_prior(models(run)["model"], run.memory, -1)
     for client, past in enumerate(received):
         now = ahead(run.server["model"], client)
         for name, value in used.items():
@@ -134,10 +135,10 @@ def test_the_mean_changes_nothing_of_the_training():
         assert torch.equal(a, b), name
 
 
-def test_others_count_for_those_who_are_absent():
+def test_participants_stand_for_absent_clients():
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.2, 0.2, 0.6]], dtype=torch.float64)
     expected = [[0.5 / 1.5, 0.5 / 1.5, 0.5 / 1.5], [0.0, 1.0, 0.0], [0.4 / 1.4, 0.4 / 1.4, 0.6 / 1.4]]
-    torch.testing.assert_close(others_count(weights, 2.0), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(scale_others(weights, 2.0), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_even_classes_are_no_prior():
@@ -153,7 +154,7 @@ def test_even_classes_are_no_prior():
 
 
 def test_the_prior_stays_at_home():
-    """A client has its class frequencies in the model that it uses, and nobody else hears of them."""
+    """A client has its class frequencies in the model that it uses, and never sends them."""
     run = federation(FedDWAPlus(prior=50.0))
     counts = run.engine.data.label_counts().double()
     logs = ((counts + 5) / (counts.sum(1, keepdim=True) + 50)).log()
@@ -173,11 +174,22 @@ def test_without_classes_or_a_bias_there_is_no_prior():
     torch.testing.assert_close(prior, {"head.bias": torch.tensor([[0.6, 0.2, 0.2], [0.3, 0.5, 0.2]]).log()})
 
 
-def test_what_is_set_apart_of_the_training_data_counts_for_its_classes():
+def test_both_halves_count_for_the_class_frequencies():
     data = small_data()
-    apart = data.hold_out(0.5, np.random.default_rng(0))
-    assert apart.splits["train"].sizes.sum() < data.splits["train"].sizes.sum()
-    assert torch.equal(apart.label_counts(), data.label_counts())
+    halved = FedDWAPlus.split(data, np.random.default_rng(0))
+    assert set(halved.splits) == {"train", "second_half", "test"}  # trained on, so not called validation
+    assert (halved.splits["train"].sizes - halved.splits["second_half"].sizes).abs().max() <= 1
+    assert torch.equal(halved.label_counts(), data.label_counts())
+
+
+def test_the_second_half_draws_the_batches_of_the_published_runs():
+    """Its random stream kept the name "validation" that the split once had: renaming it moved no number."""
+    run = federation(FedDWAPlus())
+    trainer = run.engine.trainer(torch.arange(run.clients), 3)
+    _, noise = trainer._order("second_half", "train", 1)
+    key = keys.key(trainer.seed, "train/validation", 3, torch.arange(run.clients), 1)
+    assert torch.equal(noise, keys.fold(key, 1))
+    assert torch.equal(trainer.sizes("second_half"), run.engine.data.splits["second_half"].sizes)
 
 
 @pytest.mark.parametrize("freeze", [1, 2])
@@ -195,10 +207,10 @@ def test_frozen_clients_that_have_not_met_stay_strangers():
     """Partial participation: after round 1 only pairs of its cohort ever give each other weight."""
     run = federation(FedDWAPlus(freeze=1), participation=0.4)
     first = run.step().cohort.ids
-    known = run.server["agreement"]
+    known = run.server["cosine_sum"]
     for _ in range(4):
         result = run.step()
         met = torch.isin(result.cohort.ids, first)
         others = result.info["weights"].masked_fill(torch.eye(len(met), dtype=torch.bool), 0.0)
         assert (others[~(met.unsqueeze(1) & met)] == 0).all()
-    torch.testing.assert_close(run.server["agreement"], known, rtol=0, atol=0)
+    torch.testing.assert_close(run.server["cosine_sum"], known, rtol=0, atol=0)

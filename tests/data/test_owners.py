@@ -188,7 +188,7 @@ def test_tables_pictures_and_the_terminal_name_clients(call, hospitals):
     assert status == 0
     assert all(name in out for name in HOSPITALS)
     status, out, _ = call("run", "--dataset", hospitals, *QUICK, "--out", "run")
-    small = out[out.index("Who listens to whom") :]
+    small = out[out.index("Mixing weights") :]
     assert all(f"{name} " in small for name in HOSPITALS)
 
 

@@ -92,7 +92,7 @@ def test_drawn_classes_are_distinct_and_evenly_held(rng):
     assert disjoint.sum(axis=0).max() == 1
 
 
-# Pathological: facts, section 3.1.
+# Pathological.
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_equal_amounts_of_a_class_too_small_are_refused():
         make("pathological", {"variant": "classes"}, dataset, 4, 0)
 
 
-# Groups: facts, section 3.2.
+# Groups.
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_counts_for_a_mix_are_equal_sizes_within_supply(clients, classes, seed):
     assert np.abs(counts - mix * counts.sum(axis=1)[0]).max() <= 1
 
 
-# Dirichlet: facts, section 3.3.
+# Dirichlet.
 
 
 @pytest.mark.parametrize(

@@ -420,14 +420,14 @@ def feddwa(task, top_k, guidance, guidance_epochs, granularity="model"):
 def feddwa_plus(task, power, average, granularity, prior, freeze=0):
     groups = parameter_groups(task, granularity)
     logs = [_log_frequencies(task, i, prior) for i in range(task.n)]
-    way_on = [np.zeros_like(task.initial)] * task.n
+    agreed_update = [np.zeros_like(task.initial)] * task.n
     w = [task.initial] * task.n
     agreed = [[[[] for _ in range(task.n)] for _ in range(task.n)] for _ in groups]  # group, i, j -> (count, cosine)
     began = [{} for _ in range(task.n)]  # half -> the last update that began with it
     received = [[] for _ in range(task.n)]
     for rnd, cohort in enumerate(task.cohorts, 1):
         trained = {}
-        order = ["train", "validation"] if rnd % 2 == 1 else ["validation", "train"]
+        order = ["train", "second_half"] if rnd % 2 == 1 else ["second_half", "train"]
         for i in cohort:
             v = w[i]
             for half in order:
@@ -436,8 +436,8 @@ def feddwa_plus(task, power, average, granularity, prior, freeze=0):
                 if half == order[0]:
                     began[i][half] = v - w[i]
             trained[i] = v
-            way_on[i] = _believed(v - w[i], groups, [began[i].get(half, np.zeros_like(v)) for half in order])
-            received[i].append(w[i] + way_on[i])
+            agreed_update[i] = _agreed_part(v - w[i], groups, [began[i].get(half, np.zeros_like(v)) for half in order])
+            received[i].append(w[i] + agreed_update[i])
         new = [np.zeros_like(task.initial) for _ in range(task.n)]
         overall = np.zeros((len(cohort), len(cohort)))
         for g, part in enumerate(groups):
@@ -469,7 +469,7 @@ def feddwa_plus(task, power, average, granularity, prior, freeze=0):
                 if i in cohort:
                     overall[cohort.index(i)] += [shares.get(j, 0.0) * len(part) / len(task.initial) for j in cohort]
         w = new
-        arrived = [model + more for model, more in zip(w, way_on, strict=True)]
+        arrived = [model + more for model, more in zip(w, agreed_update, strict=True)]
         used = [_running_mean([*past, now], average) for past, now in zip(received, arrived, strict=True)]
         yield Round(
             [_with_bias(task, model, more) for model, more in zip(used, logs, strict=True)],
@@ -480,7 +480,7 @@ def feddwa_plus(task, power, average, granularity, prior, freeze=0):
 
 def _log_frequencies(task, i, prior):
     """Of the client's classes, with so many samples of even classes besides."""
-    rows = np.concatenate([task.rows[half][i] for half in ("train", "validation")])
+    rows = np.concatenate([task.rows[half][i] for half in ("train", "second_half")])
     counts = np.bincount(task.y[rows], minlength=task.classes) + prior / task.classes
     return np.log(counts / counts.sum())
 
@@ -491,7 +491,7 @@ def _with_bias(task, v, more):
     return v
 
 
-def _believed(update, groups, halves):
+def _agreed_part(update, groups, halves):
     """The update, each group of it shrunk to 2c / (1 + c) with c the cosine of the updates by two halves."""
     shrunk = np.zeros_like(update)
     for own in groups:

@@ -135,8 +135,7 @@ def dataset(clients):
 
 def make_federation(algorithm, clients, participation):
     data = federate(*dataset(clients), torch.device("cpu"))
-    if algorithm.validation:
-        data = data.hold_out(algorithm.validation, np.random.default_rng(1))
+    data = algorithm.split(data, np.random.default_rng(1))
     torch.manual_seed(0)
     body = nn.Sequential(OrderedDict(flatten=nn.Flatten(), fc=nn.Linear(INPUTS, HIDDEN), tanh=nn.Tanh()))
     engine = Engine(Network(body, HIDDEN, CLASSES), data, Settings(EPOCHS, BATCH, LR), SEED, dtype=torch.float64)
@@ -157,11 +156,11 @@ def record(federation):
         ("guidance", "train"),
         ("adapt", "train"),
         ("mixing", "validation"),
-        ("train", "validation"),
+        ("train", "second_half"),
     ]:
         for rnd in rounds:
             for epoch in range(3 * EPOCHS if split in data.splits else 0):
-                index, _ = engine.trainer(torch.arange(len(clients)), rnd)._order(split, f"{purpose}/{split}", epoch)
+                index, _ = engine.trainer(torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
                 for i in clients:
                     orders[purpose, split, rnd, i, epoch] = index[i, : data.splits[split].sizes[i]].numpy()
     for rnd in rounds:

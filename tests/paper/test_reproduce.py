@@ -309,7 +309,7 @@ def test_partners_and_mass():
     blocks = (groups[:, None] == groups) / 3
     assert run.partner_share(blocks, groups) == 1
     assert run.group_mass(blocks, groups) == pytest.approx(1)
-    assert run.partner_share(np.eye(6), groups) == pytest.approx(1 / 3)  # who listens to nobody
+    assert run.partner_share(np.eye(6), groups) == pytest.approx(1 / 3)  # each client weights itself alone
     wrong = (groups[:, None] != groups) / 3
     assert run.partner_share(wrong, groups) == pytest.approx(1 / 3)
     assert run.group_mass(wrong, groups) == 0

@@ -15,6 +15,7 @@ import feddwa
 from feddwa import cli, doctor, runs
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
+from feddwa.growing import sum_of
 from feddwa.report import facts
 from feddwa.report.collect import collect
 from feddwa.report.figures import FIGURES
@@ -87,7 +88,10 @@ class _AsItIs:
 
     def __init__(self, path):
         names = (runs.METRICS, runs.CLIENTS, runs.JOURNAL)
-        self.facts = {"lengths": {name: (path / name).stat().st_size for name in names}, "seconds": 0.0}
+        marks = {
+            name: {"length": (path / name).stat().st_size, "sha256": sum_of(path / name).hexdigest()} for name in names
+        }
+        self.facts = {"files": marks, "seconds": 0.0}
 
 
 def _report_reads(path, local, tmp_path) -> None:

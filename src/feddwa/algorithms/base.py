@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from feddwa.data.federated import FederatedData
 from feddwa.engine.rows import Cohort, Row, Rows, State, grown
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import InputError
@@ -42,10 +44,18 @@ class Algorithm:
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
     traffic: ClassVar[str] = ""  # models a client gets + sends in a round, for lists; what is reported is measured
     cost: ClassVar[str] = ""  # gradient evaluations of a round, one epoch of FedAvg being 1
-    validation: ClassVar[float] = 0.0  # share of each client's training data that is held out for the method's own use
+    validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
+    halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
+
+    @classmethod
+    def split(cls, data: FederatedData, rng: np.random.Generator) -> FederatedData:
+        """The data with a second training split where the method declares one, by `validation` or `halves`."""
+        if cls.halves:
+            return data.split_off("second_half", 0.5, rng)
+        return data.split_off("validation", cls.validation, rng) if cls.validation else data
 
     def setup(self, problem: Problem) -> tuple[State, State]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""

@@ -63,8 +63,8 @@ class FedAMP(Algorithm):
         return {"message": take(server["message"], cohort.ids)}
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
-        """E epochs from the own model, with a pull towards u_i."""
-        step = ProximalStep(trainer.engine.settings.lr, self.lam / self.alpha)
+        """E epochs from the client's own model, with a pull towards u_i."""
+        step = ProximalStep(trainer.lr, self.lam / self.alpha)
         upload, memory = trainer.train(step, {"model": memory["model"]}, memory, {"anchor": download["message"]})
         return upload, {**memory, "model": upload["model"]}
 

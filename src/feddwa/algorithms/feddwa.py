@@ -9,7 +9,7 @@ further ahead, giving the guidance model u_i (Eq. 16). The server weighs client 
 Crosses the network: down w_i, up v_i and u_i, three model sizes; the other variants of guidance need only two, because
 the server knows what they are made of. Data sizes play no role in the weights.
 
-Two options are ours. `granularity` computes weights for every layer or tensor by itself. `sketch` = k > 0 sends k
+Two options are ours. `granularity` computes weights for every layer or tensor by itself. `sketch` = b > 0 sends b
 numbers in place of each group of g_i = u_i - v_i, and the lengths of its tensors (feddwa.sketch): of
 
     ||u_i - v_j||^2 = ||v_i - v_j||^2 + |g_i|^2 + 2 <g_i, v_i - v_j>
@@ -62,7 +62,7 @@ class FedDWA(Algorithm):
     guidance_epochs: Repeats = 1  # g: how far "ahead" looks
     tested: Literal["local", "guidance"] = "local"  # the models that are tested after training
     granularity: Granularity = "model"  # parameters that get their weights together
-    sketch: int = 0  # k: numbers sent in place of each group's guidance; 0 = all of it
+    sketch: int = 0  # b: numbers sent in place of each group's guidance; 0 = all of it
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")
@@ -99,7 +99,7 @@ class FedDWA(Algorithm):
             return {"model": local, "guidance": ahead}, memory
         step = difference(ahead, local)
         groups = parameter_groups(step, self.granularity)
-        seed, round = trainer.engine.seed, trainer.round
+        seed, round = trainer.seed, trainer.round
         sketches = {group: sketch(part_of(step, names), self.sketch, seed, round) for group, names in groups.items()}
         lengths = {name: torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1) for name, value in step.items()}
         return {"model": local, "sketch": sketches, "lengths": lengths}, memory

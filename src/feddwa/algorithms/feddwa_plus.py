@@ -1,44 +1,38 @@
-"""FedDWA+: mix with those who agree about where to go next, layer by layer. FedDWA's idea, at FedAvg's cost.
+"""FedDWA+: mix clients whose updates point the same way, layer by layer, at FedAvg's traffic and computation.
 
-FedDWA asks whose model is near. Near is ambiguous: under label skew the other groups are far and still worth listening
-to, under concept shift they are as far and are not. FedDWA+ asks who is still moving the same way. Client i trains its
-model w_i for an epoch, on one half of its data and then on the other, to the local model v_i:
+FedDWA weights clients by the distance of their models, which does not tell label skew from concept shift. FedDWA+
+weights them by the cosine similarity of their updates. Client i trains w_i for an epoch, on one half of its data and
+then on the other, to v_i. For every layer by itself:
 
-    d_i  = v_i - w_i
-    c_ij = cos(d_i, d_j)                  agreement with others: unbiased by noise, for their data are independent
-    c_ii = cos(a_i, b_i)                  agreement with itself, for the same reason between its two halves
-    s_i  = max over j != i of max(c_ij, 0)                                           what a round has to say to i
-    A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds in which i and j met; then A_ii <- 2 A_ii / (1 + A_ii)
-    p_ij ~ max(A_ij, 0)^q                 with A_ii at least max over j of A_ij; N / m times for the m others present
-    w_i  = sum_j p_ij v_j                 over who is present, and i itself                                  (Eq. 8)
-    u_i  = 2 c_ii / (1 + c_ii) d_i        of i's latest round: what both halves of its data agree on
-    e_i  = running mean of w_i + u_i      over i's rounds: the model that i uses
+    d_i  = v_i - w_i                      update of the epoch
+    c_ij = cos(d_i, d_j), j != i          unbiased by noise, because i and j have independent data
+    c_ii = cos(a_i, b_i)                  a_i, b_i: updates by either half of i's data, independent for the same reason
+    s_i  = max over j != i of max(c_ij, 0)                                                      weight of the round
+    A_ij = sum_t s_i c_ij / sum_t s_i     over the rounds of both i and j; then A_ii <- 2 A_ii / (1 + A_ii)
+    p_ij ~ max(A_ij, 0)^q                 A_ii at least max_j A_ij; entries j != i multiplied by N / m
+    w_i  = sum_j p_ij v_j                 over the m participants and i                                      (Eq. 8)
+    h_i  = 2 c_ii / (1 + c_ii) d_i        agreed update: the part of i's latest update that both halves share
+    e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
-all but the mean for every layer by itself, and for absent clients too, with w_i in place of v_i. Where outputs stand
-for classes, i trains and uses its models with l_i added to the outputs, and sends them without:
+Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
+log prior l_i added to the outputs (k samples of even classes besides its own), and sends them without:
 
-    l_i  = log of the class frequencies of i, as if it had k more samples, as many of every class
+    l_i  = log((n_ic + k / C) / (n_i + k))
 
-To first order <d_i, d_j> is what moving along j's update takes off the loss of i: the term of the paper's expansion
-that speaks of loss and not of distance. How wide that mixes, and whether it widens or narrows over the rounds, differs
-from task to task (docs/beyond.md has the in-group weight by round).
+Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
 
-The halves take turns in coming first. a_i and b_i are the updates by either half in the latest round that began with
-it, so both start from a model that has just been mixed. What the second half adds to the first in one epoch would not
-do: it is little, or turns back, where the first has gone all the way. 2c / (1 + c) is what the agreement of halves says
-of two whole epochs. A round counts as far as anybody agrees with i in it: where those who belong together have come to
-rest, their updates cancel, and what is left to each is noise and its own way back, which would tell them to part. The
-running mean is over about the last share r of the rounds: the t-th model counts 1 / (1 + r (t - 1)).
+- Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
+  a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
+- 2c / (1 + c), Spearman-Brown, is the cosine of two epochs, given that of two half epochs.
+- s_i: at the joint optimum of a group its updates sum to zero, so cosines within it are slightly negative. Such rounds
+  say nothing about who belongs together.
+- The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
+- With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
 
-With l_i, how many samples a client has of which class is no longer a matter of the model, so that label skew is less
-to disagree about. Mixing may then be as wide when few are present, who therefore count for those absent as well. What
-is left of a client's own, and worth keeping, is u_i.
-
-With `freeze` = T, A is that of round T in all later rounds. If everybody takes part, so is P. Of fewer participants P
-is what the rule makes of the fixed A; two clients that have not met by round T weight each other with 0 for good.
+With `freeze` = T, A is fixed after round T. Two clients that have not met by then never weight each other.
 
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held back, nothing looks ahead; a client remembers four models. Our own; not in the paper.
+held out; a client stores four models. Our own method; not in the paper.
 """
 
 import math
@@ -47,17 +41,26 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products, scale
+from feddwa.algorithms.cosine import (
+    best_partner,
+    cosines,
+    pairwise_cosines,
+    scale_others,
+    similarity_weights,
+    spearman_brown,
+    weighted_mean,
+)
+from feddwa.algorithms.prior import add_prior, log_prior
+from feddwa.algorithms.vectors import add_scaled, difference, scale
 from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
-from feddwa.mixing import Granularity, agreement_weights, mix_groups, parameter_groups, part_of
+from feddwa.mixing import Granularity, mix_groups, parameter_groups, part_of
 
-HALVES = ("train", "validation")  # the splits, and what is remembered of each: the last update that began with it
+HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,16 @@ class FedDWAPlus(Algorithm):
     """FedDWA+ with the values that were chosen by test accuracy on digits and CIFAR-10."""
 
     title = "FedDWA+"
-    summary = "mixes with those whose updates agree, layer by layer"
+    summary = "mixes clients whose updates point the same way, layer by layer"
     traffic = "1 + 1"
     cost = "1"
-    validation = 0.5  # the other half: trained on as well
+    halves = True
     stackable = ("power", "average", "granularity", "prior", "freeze")
 
-    power: float = 2.0  # q: how sharply agreement turns into weight
-    average: float = 0.1  # share of the rounds so far over which the model in use is a running mean; 0 = the last one
+    power: float = 2.0  # q: how sharply cosine similarity turns into weight
+    average: float = 0.1  # r: share of the rounds so far over which the model in use is a running mean; 0 = the last
     granularity: Granularity = "layer"  # parameters that get their weights together
-    prior: float = 200.0  # k: samples of even classes beside its own in l_i; ever more of them: without l_i
+    prior: float = 200.0  # k: samples of even classes added to a client's own in l_i; large: without l_i
     freeze: int = 0  # rounds after which A, and with it P of a given set of participants, stays fixed; 0 = never
 
     def __post_init__(self) -> None:
@@ -84,149 +87,85 @@ class FedDWAPlus(Algorithm):
         require(self.freeze >= 0, "--param freeze", self.freeze, "0 (never) or a number of rounds")
 
     def setup(self, problem: Problem) -> tuple[State, State]:
-        """One personalised model per client, and nothing known about who agrees."""
+        """Server: w_i, and per group both sums of A (N, N). Client: mean e_i, a_i, b_i, h_i, rounds so far, l_i."""
         n, groups = problem.clients, parameter_groups(problem.initial, self.granularity)
-        nothing = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
-        still = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
+        sums = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
+        zeros = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average = repeat({**problem.initial, **statistics}, n)
         rounds = {"taken": torch.zeros(n, dtype=torch.float64)}
-        own: State = {"average": average, "rounds": rounds, "prior": log_frequencies(problem, self.prior)}
-        server = {"model": repeat(problem.initial, n), "agreement": nothing, "news": nothing}
-        return server, {**own, **dict.fromkeys((*HALVES, "way on"), still)}
+        memory: State = {"average": average, "rounds": rounds, "prior": log_prior(problem, self.prior)}
+        server = {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}
+        return server, {**memory, **dict.fromkeys((*HALVES, "agreed_update"), zeros)}
 
     def download(self, server: State, cohort: Cohort) -> State:
         """The client's own personalised model w_i."""
         return {"model": take(server["model"], cohort.ids)}
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
-        """An epoch, half by half; how far the halves agree goes up with the local model."""
-        start, step = with_prior(download["model"], memory), SGDStep(trainer.engine.settings.lr)
-        before, (begins, ends) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
-        first, memory = trainer.train(step, {"model": start}, memory, split=begins)
-        both, memory = trainer.train(step, first, memory, split=ends)
-        halves = {**{half: memory[half] for half in HALVES}, begins: difference(first["model"], start)}
+        """An epoch, half by half. Uploads v_i and c_ii of every group (m,)."""
+        start, step = add_prior(download["model"], memory), SGDStep(trainer.lr)
+        before, (first, second) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
+        half, memory = trainer.train(step, {"model": start}, memory, split=first)
+        local, memory = trainer.train(step, half, memory, split=second)
+        updates = {**{name: memory[name] for name in HALVES}, first: difference(half["model"], start)}
         groups = parameter_groups(start, self.granularity)
-        coherence = {
-            group: cosines(*(part_of(halves[half], names) for half in HALVES)) for group, names in groups.items()
-        }
-        way_on = agreed(difference(both["model"], start), groups, coherence)
-        average = self._averaged({**before, "way on": way_on}, download["model"])
+        cosine = {group: cosines(*(part_of(updates[name], own) for name in HALVES)) for group, own in groups.items()}
+        agreed = agreed_update(difference(local["model"], start), groups, cosine)
+        average = self._averaged({**before, "agreed_update": agreed}, download["model"])
         rounds = {"taken": before["rounds"]["taken"] + 1}
-        known = {**memory, **halves, "way on": way_on, "average": average, "rounds": rounds}
-        return {"model": with_prior(both["model"], memory, -1), "coherence": coherence}, known
+        memory = {**memory, **updates, "agreed_update": agreed, "average": average, "rounds": rounds}
+        return {"model": add_prior(local["model"], memory, -1), "cosine": cosine}, memory
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """Learn who agrees, then mix by it; who is absent follows those present whom it is known to agree with."""
-        present, pairs = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids)
-        update = difference(upload["model"], take(server["model"], present))
-        latest = put(server["model"], present, upload["model"])  # v_i, and w_i of who is absent
-        agreement, news = dict(server["agreement"]), dict(server["news"])  # sums over rounds: group -> (N, N)
-        heard = torch.eye(count(latest), dtype=torch.bool, device=present.device).index_fill(1, present, True)
+        """Update A from the cosines of the cohort, then mix all N clients, the absent ones with w_i for v_i."""
+        ids, pairs = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids)
+        update = difference(upload["model"], take(server["model"], ids))
+        latest = put(server["model"], ids, upload["model"])  # v_i, and w_i of absent clients
+        cosine_sum, weight_sum = dict(server["cosine_sum"]), dict(server["weight_sum"])  # group -> (N, N)
+        present = torch.eye(count(latest), dtype=torch.bool, device=ids.device).index_fill(1, ids, True)  # (N, N)
         groups = parameter_groups(latest, self.granularity)
-        shares: dict[str, Tensor] = {}  # group -> (N, N)
+        shares: dict[str, Tensor] = {}  # group -> P (N, N)
         for group, names in groups.items():
             if not 0 < self.freeze < cohort.round:
-                found = mutual_cosines(part_of(update, names)).diagonal_scatter(upload["coherence"][group].double())
-                counts = best_partner(found).unsqueeze(1)  # (m, 1): s_i
-                agreement[group] = agreement[group].index_put(pairs, agreement[group][pairs] + counts * found)
-                news[group] = news[group].index_put(pairs, news[group][pairs] + counts)
-            known = whole(mean(agreement[group], news[group]))
-            weights = agreement_weights(torch.where(heard, known, 0.0), self.power)
-            shares[group] = others_count(weights, count(latest) / len(present))
+                cosine = pairwise_cosines(part_of(update, names)).diagonal_scatter(upload["cosine"][group].double())
+                weight = best_partner(cosine).unsqueeze(1)  # (m, 1): s_i
+                cosine_sum[group] = cosine_sum[group].index_put(pairs, cosine_sum[group][pairs] + weight * cosine)
+                weight_sum[group] = weight_sum[group].index_put(pairs, weight_sum[group][pairs] + weight)
+            known = similarity(cosine_sum[group], weight_sum[group])
+            weights = similarity_weights(torch.where(present, known, 0.0), self.power)
+            shares[group] = scale_others(weights, count(latest) / len(ids))
         mixed, overall = mix_groups(shares, groups, latest)
-        report = {
-            "weights": overall[pairs],
-            **{f"weights/{group}": weights[pairs] for group, weights in shares.items()},
-        }
-        return {"model": mixed, "agreement": agreement, "news": news}, report
+        report = {"weights": overall[pairs], **{f"weights/{group}": each[pairs] for group, each in shares.items()}}
+        return {"model": mixed, "cosine_sum": cosine_sum, "weight_sum": weight_sum}, report
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
-        """The running mean e_i, with the model that has just arrived; its BatchNorm statistics are a mean as well."""
+        """e_i with the model that has just arrived and l_i; BatchNorm statistics are a running mean as well."""
         used = self._averaged(memory, download["model"])
         buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
         model = {name: used[name] for name in download["model"]}
-        return with_prior(model, memory), {**memory, "buffers": buffers}
+        return add_prior(model, memory), {**memory, "buffers": buffers}
 
     def trained(self, upload: State, memory: State) -> Rows:
         """The local model v_i, with l_i."""
-        return with_prior(upload["model"], memory)
+        return add_prior(upload["model"], memory)
 
     def _averaged(self, memory: State, model: Rows) -> Rows:
-        """The mean with a model, the client's way on from it, and the statistics of now."""
-        ahead = {name: value + memory["way on"][name] for name, value in model.items()}
-        now, past = {**memory["buffers"], **ahead}, memory["average"]
-        share = newest_share(self.average, memory["rounds"]["taken"])
+        """The running mean after w_i + h_i and the current BatchNorm statistics have entered it: (m, *shape)."""
+        latest = {name: value + memory["agreed_update"][name] for name, value in model.items()}
+        now, past = {**memory["buffers"], **latest}, memory["average"]
+        share = 1 / (1 + self.average * memory["rounds"]["taken"])  # (m,)
         return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
 
 
-def log_frequencies(problem: Problem, prior: float) -> Rows:
-    """l_i (N, C) under the name of the head's bias, to which it is added; nothing where outputs are no classes."""
-    bias = next((name for name in problem.head if name.endswith("bias")), None)
-    if problem.label_counts is None or bias is None:
-        return {}
-    unseen = len(problem.initial[bias]) - problem.label_counts.shape[1]  # outputs for classes that nobody has
-    if unseen < 0:
-        return {}
-    counts = F.pad(problem.label_counts.double(), (0, unseen))
-    frequencies = (counts + prior / counts.shape[1]) / (counts.sum(1, keepdim=True) + prior)
-    return {bias: frequencies.log().to(problem.initial[bias])}
+def agreed_update(update: Rows, groups: Mapping[str, list[str]], cosine: Rows) -> Rows:
+    """h_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
+    parts = (scale(spearman_brown(cosine[group]), part_of(update, names)) for group, names in groups.items())
+    scaled = {name: value for part in parts for name, value in part.items()}
+    return {name: scaled[name] for name in update}
 
 
-def with_prior(model: Rows, memory: State, times: int = 1) -> Rows:
-    """The model with l_i added so many times."""
-    prior = memory["prior"]
-    return {name: value + times * prior[name] if name in prior else value for name, value in model.items()}
-
-
-def agreed(update: Rows, groups: Mapping[str, list[str]], coherence: Rows) -> Rows:
-    """u_i: of every group of parameters as much as the halves agree about it."""
-    parts = (scale(in_whole(coherence[group]), part_of(update, names)) for group, names in groups.items())
-    kept = {name: value for part in parts for name, value in part.items()}
-    return {name: kept[name] for name in update}
-
-
-def others_count(weights: Tensor, times: float) -> Tensor:
-    """P (N, N) in which others count so many times what they did."""
-    counted = (times * weights).diagonal_scatter(weights.diagonal())
-    return counted / counted.sum(1, keepdim=True)
-
-
-def newest_share(recent: float, before: Tensor) -> Tensor:
-    """What the newest value counts in a running mean over the last share `recent`, with so many values before it."""
-    return 1 / (1 + recent * before)
-
-
-def cosines(a: Rows, b: Rows) -> Tensor:
-    """cos(a_i, b_i): (m,) float64; 0 where one of them is nothing."""
-    lengths = (dots(a, a) * dots(b, b)).sqrt()
-    return torch.where(lengths > 0, dots(a, b) / lengths, 0.0)
-
-
-def mutual_cosines(update: Rows) -> Tensor:
-    """cos(d_i, d_j): (m, m) float64; 0 where one of them is nothing."""
-    products = inner_products(update, update)
-    norms = products.diagonal().sqrt()
-    lengths = norms.unsqueeze(1) * norms
-    return torch.where(lengths > 0, products / lengths, 0.0)
-
-
-def best_partner(agreement: Tensor) -> Tensor:
-    """How far a client agrees with the other that it agrees with most: (m,) of (m, m); 0 where it does with none."""
-    return agreement.diagonal_scatter(torch.zeros_like(agreement.diagonal())).amax(1)
-
-
-def mean(total: Tensor, counts: Tensor) -> Tensor:
-    """total / counts; 0 where nothing has been counted."""
-    return torch.where(counts > 0, total / counts, 0.0)
-
-
-def whole(agreement: Tensor) -> Tensor:
-    """Agreement with the diagonal, known from halves, as two whole epochs would have it."""
-    return agreement.diagonal_scatter(in_whole(agreement.diagonal()))
-
-
-def in_whole(halves: Tensor) -> Tensor:
-    """What the cosine c of halves says of two whole epochs: 2c / (1 + c), 0 where they disagree."""
-    c = halves.clamp(min=0)
-    return 2 * c / (1 + c)
+def similarity(cosine_sum: Tensor, weight_sum: Tensor) -> Tensor:
+    """A (N, N): mean cosines, the diagonal corrected from half epochs to whole ones."""
+    mean = weighted_mean(cosine_sum, weight_sum)
+    return mean.diagonal_scatter(spearman_brown(mean.diagonal()))

@@ -16,7 +16,7 @@ Crosses the network: M models down, one up, 1 + M model sizes (none down in the 
 Where the paper, its code and others differ: the original explores with epsilon 0.3 falling by 0.05 a round, which later
 libraries drop, so that with their ties broken by number everybody first fetches the lowest ids; ours explores, and
 draws ties. If no model helps, the original returns to base and so throws the last training away; like later libraries
-we keep the own model (fallback). Only the m uploads of the previous round can be fetched, and min(M, m - 1) of them
+we keep the client's model (fallback). Only the m uploads of the previous round can be fetched, min(M, m - 1) of them
 are: nobody fetches its own, and all messages of a round have the same length, so that a client outside the previous
 cohort gets one less than there are where m <= M. The original adds cluster averages to the candidates, left out as in
 FedDWA's description, and normalises raw before adding it to P. A candidate equal to base scores 0. Candidates are
@@ -101,7 +101,7 @@ class FedFomo(Algorithm):
         return {"model": model, "scores": {"raw": raw}}, {**memory, "model": model, "base": mixture}
 
     def mixture(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Tensor]:
-        """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the own one."""
+        """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the client's own."""
         base, candidates = memory["base"], [*download.values(), memory["model"]]
         base_loss = trainer.losses(base, memory)
         gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
@@ -114,7 +114,7 @@ class FedFomo(Algorithm):
         return mixture, raw
 
     def weights(self, raw: Tensor) -> Tensor:
-        """(m, M + 2): the shares of the models fetched, the own one and the base."""
+        """(m, M + 2): the shares of the models fetched, the client's own and the base."""
         positive = raw.clamp(min=0)
         total = positive.sum(1, keepdim=True)
         stay = torch.zeros(raw.shape[1] + 1, dtype=raw.dtype)

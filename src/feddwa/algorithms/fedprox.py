@@ -35,5 +35,5 @@ class FedProx(FedAvg):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """E epochs, pulled towards the model they start from."""
-        step = ProximalStep(trainer.engine.settings.lr, self.mu)
+        step = ProximalStep(trainer.lr, self.mu)
         return trainer.train(step, download, memory, {"anchor": download["model"]})

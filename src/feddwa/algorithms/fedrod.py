@@ -77,7 +77,7 @@ class FedRoD(FedAvg):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """E epochs of both heads."""
-        step, start = TwoHeadStep(trainer.engine.settings.lr), {"model": download["model"], "head": memory["head"]}
+        step, start = TwoHeadStep(trainer.lr), {"model": download["model"], "head": memory["head"]}
         state, memory = trainer.train(step, start, memory, {"prior": memory["prior"]})
         return {"model": state["model"]}, {**memory, "head": state["head"]}
 

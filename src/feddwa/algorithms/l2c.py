@@ -19,8 +19,8 @@ Updates are shared rather than models; a starts at 0; Adam's rate of 0.1 is that
 of 0.01 we leave out: the gradients of logits are so small that it keeps omega near uniform (on digits in four groups,
 0.33 of a client's weight stays in its group with it, 0.77 without). One step a round follows the gradient of the whole
 validation set, in training mode, its statistics dropped; 20 % of training data validate, which is what FedDWA's table
-of FLOPs implies. Neighbours are not pruned, since the paper counts all N. Under partial participation a client listens
-to the previous round's participants and itself; logits of others and their Adam moments rest.
+of FLOPs implies. Neighbours are not pruned, since the paper counts all N. Under partial participation a client weights
+the previous round's participants and itself; logits of others and their Adam moments stay.
 """
 
 import math
@@ -86,28 +86,28 @@ class L2C(Algorithm):
         """theta_i mixed with learned weights, the logits' new state, and omega (m, N)."""
         mixing, own = memory["mixing"], difference(memory["start"], memory["model"])
         updates, senders = ({name: value[0] for name, value in download[part].items()} for part in ("updates", "from"))
-        heard = torch.zeros_like(mixing["logits"], dtype=torch.bool)
-        heard[:, senders["ids"]] = True
-        heard[torch.arange(len(heard)), trainer.ids] = True
+        present = torch.zeros_like(mixing["logits"], dtype=torch.bool)
+        present[:, senders["ids"]] = True
+        present[torch.arange(len(present)), trainer.ids] = True
         if not count(updates):
-            return memory["model"], mixing, heard.double()
+            return memory["model"], mixing, present.double()
         exchange = Exchange(memory["start"], own, trainer.ids, updates, senders["ids"])
         for _ in range(self.mixing_steps):
-            weights = omega(mixing["logits"], heard)
+            weights = omega(mixing["logits"], present)
             slopes = exchange.slopes(weights, validation_gradient(trainer, exchange.mixture(weights), memory))
-            mixing = self.adam(mixing, logit_gradient(weights, slopes), heard)
-        weights = omega(mixing["logits"], heard)
+            mixing = self.adam(mixing, logit_gradient(weights, slopes), present)
+        weights = omega(mixing["logits"], present)
         return exchange.mixture(weights), mixing, weights
 
-    def adam(self, mixing: Rows, gradient: Tensor, heard: Tensor) -> Rows:
-        """One step of the logits of clients heard; the others rest."""
+    def adam(self, mixing: Rows, gradient: Tensor, present: Tensor) -> Rows:
+        """One step on the logits (m, N) of the clients present (m, N); other logits and moments stay."""
         gradient = gradient + self.decay * mixing["logits"]
         steps = mixing["steps"] + 1
         first = 0.9 * mixing["first"] + 0.1 * gradient
         second = 0.999 * mixing["second"] + 0.001 * gradient.square()
         step = first / (1 - 0.9**steps) / ((second / (1 - 0.999**steps)).sqrt() + 1e-8)
         new = {"logits": mixing["logits"] - self.mixing_lr * step, "first": first, "second": second, "steps": steps}
-        return {name: torch.where(heard, value, mixing[name]) for name, value in new.items()}
+        return {name: torch.where(present, value, mixing[name]) for name, value in new.items()}
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
         """A relay. P shows the weights among the cohort."""
@@ -119,13 +119,13 @@ class L2C(Algorithm):
         return self.collaborate(trainer, download, memory)[0], memory
 
     def trained(self, upload: State, memory: State) -> Rows:
-        """The own model."""
+        """The client's own model."""
         return memory["model"]
 
 
-def omega(logits: Tensor, heard: Tensor) -> Tensor:
-    """Softmax over the clients heard: (m, N)."""
-    return logits.masked_fill(~heard, -torch.inf).softmax(1)
+def omega(logits: Tensor, present: Tensor) -> Tensor:
+    """Softmax of the logits (m, N) over the clients present (m, N)."""
+    return logits.masked_fill(~present, -torch.inf).softmax(1)
 
 
 def logit_gradient(weights: Tensor, slopes: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def validation_gradient(trainer: Trainer, model: Rows, memory: State) -> Rows:
     zero = {name: torch.zeros_like(value) for name, value in model.items()}
     work, fixed = {"total": zero}, {"model": model}
     state, _ = trainer.train(add_gradient, work, memory, fixed, epochs=1, split="validation", purpose="mixing")
-    samples = trainer.engine.data.splits["validation"].sizes[trainer.ids].clamp(min=1)
+    samples = trainer.sizes("validation").clamp(min=1)
     return scale(1 / samples.double(), state["total"])
 
 
@@ -154,7 +154,7 @@ class Exchange:
     start: Rows  # (m, *shape) where each client's last training began
     own: Rows  # (m, *shape) each client's own update, also if the broadcast is without it
     ids: Tensor  # (m,)
-    updates: Rows  # (k, *shape) the others', perhaps the own among them
+    updates: Rows  # (k, *shape) the updates received, perhaps the client's own among them
     senders: Tensor  # (k,)
 
     def mixture(self, weights: Tensor) -> Rows:
@@ -165,7 +165,7 @@ class Exchange:
         return {name: mixed.get(name, value - self.own[name]) for name, value in self.start.items()}
 
     def slopes(self, weights: Tensor, gradient: Rows) -> Tensor:
-        """dL/domega_ij = -<G_i, D_j>: (m, N), 0 where nothing was heard."""
+        """dL/domega_ij = -<G_i, D_j>: (m, N), 0 for clients that sent nothing."""
         result = torch.zeros_like(weights)
         gradient, own = self._sent(gradient), self._sent(self.own)
         result[:, self.senders] = -inner_products(gradient, self.updates)

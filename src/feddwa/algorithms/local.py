@@ -30,7 +30,7 @@ class Local(Algorithm):
         return {}
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
-        """E epochs on the own model."""
+        """E epochs on the client's own model."""
         model, memory = trainer.sgd(memory["model"], memory)
         return {}, {**memory, "model": model}
 

@@ -90,9 +90,8 @@ class PerFedAvg(FedAvg):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """As many meta steps as FedAvg makes steps."""
-        settings = trainer.engine.settings
-        step = MetaStep(self.variant, self._inner(trainer), _or(self.meta_lr, settings.lr), self.delta)
-        epochs, width = step.parts * settings.epochs, step.parts * settings.batch_size
+        step = MetaStep(self.variant, self._inner(trainer), _or(self.meta_lr, trainer.lr), self.delta)
+        epochs, width = step.parts * trainer.epochs, step.parts * trainer.batch_size
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
     def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
@@ -101,7 +100,7 @@ class PerFedAvg(FedAvg):
         return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt")
 
     def _inner(self, trainer: Trainer) -> float:
-        return _or(self.inner_lr, trainer.engine.settings.lr)
+        return _or(self.inner_lr, trainer.lr)
 
 
 def _or(value: float | None, default: float) -> float:

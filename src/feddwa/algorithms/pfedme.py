@@ -78,7 +78,7 @@ class PFedMe(FedAvg):
 
     def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
         """E epochs of steps, both models starting from w."""
-        lr = trainer.engine.settings.lr
+        lr = trainer.lr
         step = MoreauStep(self.lam, self.inner_steps, lr if self.personal_lr is None else self.personal_lr, lr)
         start = {"model": download["model"], "personal": download["model"]}
         state, memory = trainer.train(step, start, memory)

@@ -73,7 +73,7 @@ class SFL(FedAvg):
             return super().client(trainer, download, memory)
         shared, own = download["model"], download["personal"]
         between = {name: (value + own[name]) / 2 for name, value in shared.items()}  # reg (v - w) + reg (v - u_i) = ...
-        step = ProximalStep(trainer.engine.settings.lr, 2 * self.reg)  # ... 2 reg (v - between)
+        step = ProximalStep(trainer.lr, 2 * self.reg)  # ... 2 reg (v - between)
         return trainer.train(step, {"model": shared}, memory, {"anchor": between})
 
     def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:

@@ -38,6 +38,6 @@ def federate_command(options: FederateConfig) -> int:
             result = federate(config, options.nodes, options.insecure, observe, tell)
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
         if runs.unfinished(Path(path)):
-            error.add_note(f"the same command with --out {path} goes on with it")
+            error.add_note(f"the same command with --out {path} continues it")
         raise
     return show_outcome(console, {config.algorithm: result}, Path(path))

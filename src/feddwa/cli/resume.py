@@ -28,7 +28,7 @@ def resumable(path: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
         if runs.unfinished(path):
-            error.add_note(f"feddwa resume {path} goes on with it")
+            error.add_note(f"feddwa resume {path} continues it")
         raise
 
 

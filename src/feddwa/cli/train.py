@@ -84,7 +84,7 @@ def compare_command(config: CompareConfig) -> int:
 
 
 def compare_runs(config: CompareConfig, out: Path) -> int:
-    """All runs of a comparison: those that are finished are read back, one that was interrupted goes on."""
+    """All runs of a comparison: those that are finished are read back, one that was interrupted continues."""
     from feddwa.build import load_task, make_network, settled
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report

@@ -14,7 +14,7 @@ from feddwa.data.labels import short
 from feddwa.data.partition import Partition
 from feddwa.errors import InputError
 
-LONGEST_NAME = 30  # characters in a line of a table; what is longer goes on in the next
+LONGEST_NAME = 30  # characters in a line of a table; what is longer continues in the next
 MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
 
 

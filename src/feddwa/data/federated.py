@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one kind (train, validation, test) of every client."""
+    """The samples of one kind (train, validation, second_half, test) of every client."""
 
     index: Tensor  # (N, longest) int64 row numbers into the samples; meaningless beyond a client's size
     sizes: Tensor  # (N,) int64, on the CPU
@@ -33,7 +33,7 @@ class FederatedData:
 
     x: Tensor  # (n, *shape) uint8, float or int64
     y: Tensor  # (n,)
-    splits: Mapping[str, Split]  # "train", "test" and, where an algorithm asks for it, "validation"
+    splits: Mapping[str, Split]  # "train", "test" and, where an algorithm declares one, a second training split
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
     shift: Tensor | None
@@ -80,15 +80,15 @@ class FederatedData:
         own = zip(split.index, split.sizes.tolist(), strict=True)
         return torch.stack([torch.bincount(self.y[row[:size]], minlength=self.classes) for row, size in own]).cpu()
 
-    def hold_out(self, share: float, rng: np.random.Generator) -> "FederatedData":
-        """The same data with a share of every client's *training* samples set apart as split "validation"."""
-        train, kept, held = self.splits["train"], [], []
+    def split_off(self, name: str, share: float, rng: np.random.Generator) -> "FederatedData":
+        """The same data with a share of every client's *training* samples moved to the split `name`."""
+        train, kept, moved = self.splits["train"], [], []
         for index, size in zip(train.index.cpu().numpy(), train.sizes.tolist(), strict=True):
             order = rng.permutation(index[:size])
             cut = min(max(1, round(share * size)), size - 1)  # at least one sample on either side
-            held.append(order[:cut])
+            moved.append(order[:cut])
             kept.append(np.sort(order[cut:]))
-        splits = {**self.splits, "train": _split(kept, self.device), "validation": _split(held, self.device)}
+        splits = {**self.splits, "train": _split(kept, self.device), name: _split(moved, self.device)}
         return replace(self, splits=splits)
 
 

@@ -11,7 +11,7 @@ from feddwa.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 FORMATS = ("PNG", "JPEG", "WEBP", "PPM", "BMP", "GIF", "TIFF")  # and none of the rare ones: less to try, less to trust
-SIXTEEN_BITS = 257  # 65,535 = 257 * 255: what a level of 8 bits is worth in 16
+SIXTEEN_BITS = 257  # 65,535 = 257 * 255: one level of 8 bits in levels of 16
 
 
 def shape_of(where: str, data: bytes) -> tuple[int, int, int]:

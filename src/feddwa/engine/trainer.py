@@ -31,11 +31,13 @@ from feddwa.engine.network import (
 from feddwa.engine.rows import Row, Rows, State, count, repeat, take
 
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
+# Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
+STREAMS = {"second_half": "validation"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The local training that all algorithms share (facts: plain SGD, no momentum, no decay)."""
+    """The local training that all algorithms share (plain SGD, no momentum, no decay)."""
 
     epochs: int = 1
     batch_size: int = 20
@@ -166,6 +168,30 @@ class Trainer:
     def __post_init__(self) -> None:
         self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
 
+    @property
+    def lr(self) -> float:
+        """The run's learning rate."""
+        return self.engine.settings.lr
+
+    @property
+    def epochs(self) -> int:
+        """The run's local epochs, E."""
+        return self.engine.settings.epochs
+
+    @property
+    def batch_size(self) -> int:
+        """The run's batch size, B."""
+        return self.engine.settings.batch_size
+
+    @property
+    def seed(self) -> int:
+        """The run's seed, for keyed draws."""
+        return self.engine.seed
+
+    def sizes(self, split: str = "train") -> Tensor:
+        """(m,) int64: samples of each client in a split of its data."""
+        return self.engine.data.splits[split].sizes[self.ids]
+
     def sgd(
         self,
         model: Rows,
@@ -179,7 +205,7 @@ class Trainer:
         **constants: Rows,
     ) -> tuple[Rows, State]:
         """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on."""
-        step = SGDStep(self.engine.settings.lr if lr is None else lr, objective)
+        step = SGDStep(self.lr if lr is None else lr, objective)
         work: State = {"model": model}
         state, memory = self.train(step, work, memory, constants, epochs=epochs, steps=steps, purpose=purpose)
         return state["model"], memory
@@ -202,12 +228,11 @@ class Trainer:
         `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the
         same from round to round (a function, a method of a frozen dataclass): its compiled program is found by it.
         """
-        epochs = self.engine.settings.epochs if epochs is None else epochs
-        width = batch_size or self.engine.settings.batch_size
+        epochs = self.epochs if epochs is None else epochs
+        width = batch_size or self.batch_size
         work = {**state, "buffers": memory["buffers"]}
-        orders = [self._order(split, f"{purpose}/{split}", epoch) for epoch in range(epochs)]
-        sizes = self.engine.data.splits[split].sizes[self.ids]
-        sizes = sizes if steps is None else sizes.clamp(max=steps * width)
+        orders = [self._order(split, purpose, epoch) for epoch in range(epochs)]
+        sizes = self.sizes(split) if steps is None else self.sizes(split).clamp(max=steps * width)
         self._count_flops(step, work, constants, epochs, width, sizes)
         new = dict(self._advance(work, constants, Schedule(step, orders, sizes, width)))
         return new, {**memory, "buffers": new.pop("buffers")}
@@ -216,14 +241,15 @@ class Trainer:
         """(m,) float64: the mean loss of each model on its client's samples, with the client's BatchNorm statistics."""
         one = torch.zeros(1, dtype=torch.int64)
         first = ({name: value[0] for name, value in take(rows, one).items()} for rows in (model, memory["buffers"]))
-        self.flops += self.engine.data.splits[split].sizes[self.ids] * self.engine.forward_flops(*first)
+        self.flops += self.sizes(split) * self.engine.forward_flops(*first)
         return self._evaluate(model, memory["buffers"], split).loss
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
         own, device = self.engine.data.splits[split], self.engine.data.device
         ids = self.ids.to(device)
-        key = keys.key(self.engine.seed, purpose, self.round, ids, epoch)
+        stream = f"{purpose}/{STREAMS.get(split, split)}"
+        key = keys.key(self.seed, stream, self.round, ids, epoch)
         order = keys.permutations(key, own.sizes[self.ids])
         return own.index[ids].gather(1, order), keys.fold(key, 1)
 

@@ -119,7 +119,7 @@ def _at_once(
             while waiting and len(busy) < schedule.jobs:
                 worker = idle.pop() if idle else workers.enter_context(_worker(schedule))
                 busy[worker] = waiting.popleft()
-                with suppress(BrokenPipeError):  # it has died, which is heard of next
+                with suppress(BrokenPipeError):  # it has died, which is noticed next
                     worker.send(busy[worker])
             for worker in _heard(busy):
                 message = _message(worker)
@@ -157,7 +157,7 @@ def _worker(schedule: Schedule) -> Iterator[Connection]:
     try:
         yield ours
     finally:
-        process.terminate()  # what it was at goes on from its last checkpoint
+        process.terminate()  # what it was at continues from its last checkpoint
         process.join()
         ours.close()
 

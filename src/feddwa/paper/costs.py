@@ -135,8 +135,7 @@ def _engine(kind: type[Engine], dataset: str, method: str, clients: int, samples
         torch.manual_seed(0)
         module = models.make(None, source.shape, source.classes, dataset)
     data = _blank_data(source.shape, source.classes, clients, samples)
-    if ALGORITHMS[method].validation:
-        data = data.hold_out(ALGORITHMS[method].validation, np.random.default_rng(0))
+    data = ALGORITHMS[method].split(data, np.random.default_rng(0))
     return kind(module, data, Settings())
 
 

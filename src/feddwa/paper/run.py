@@ -52,7 +52,7 @@ def run_stack(
     """Train seeds of a cell, or of several that train alike, as one stack of rows: outcomes in the order of configs.
 
     `task_of` gives a run's data, `work_of` the run directory in which it is at work, removed when it is done. A run
-    that was interrupted goes on from its last checkpoint, where there are any.
+    that was interrupted continues from its last checkpoint, where there are any.
     """
     every = CHECKPOINT_EVERY[choose_device(configs[0].device).type]
     runs_of = [dataclasses.replace(config, checkpoint_every=every, out=str(work_of(config))) for config in configs]
@@ -169,7 +169,7 @@ def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
-    """Of every record the share of partners inside the own group, round by round, as the row has partners found."""
+    """Of every record the share of partners inside a client's group by round, as the row has partners found."""
     key = "partners_by_affinity" if row.by_affinity else "partners"
     return [record[key] for record in records if key in record]
 
@@ -177,8 +177,8 @@ def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
 def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:
     """Mean over clients of the share of its top partners that belong to its group.
 
-    The client itself counts, and the others with the largest positive weights. Who listens to fewer has partners that
-    are outside; in a group smaller than `top` only so many are looked for.
+    The client itself counts, and the others with the largest positive weights. With fewer of
+    these the missing partners count as outside; in a group smaller than `top` only so many are looked for.
     """
     inside = []
     for i, row in enumerate(weights):
@@ -191,7 +191,7 @@ def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> fl
 
 
 def group_mass(weights: np.ndarray, groups: np.ndarray) -> float:
-    """Mean over clients of the weight that stays inside the own group."""
+    """Mean over clients of the weight that stays inside the client's group."""
     return float((weights * (groups[:, None] == groups)).sum(1).mean())
 
 

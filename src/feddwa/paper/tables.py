@@ -13,7 +13,7 @@ from feddwa.paper.store import Store
 from feddwa.paper.summary import Spread, Summary, cells_of, finding, leaders, rounds_until
 
 MISSING = "not run here"
-FOUND = 0.95  # share of partners inside the own group from which on the groups count as found
+FOUND = 0.95  # share of partners inside the client's group from which on the groups count as found
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 
 
 def _sweeps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The same, and whether clients come to listen to themselves alone, where results keep weights."""
+    """The same, and whether clients end up weighting themselves alone, where results keep weights."""
     own = [_own_weight(experiment, column, store, scale) for column in experiment.columns]
     return [*_grids(experiment, store, scale), *(table for table in own if table is not None)]
 
@@ -90,7 +90,7 @@ def _own_weight(experiment: Experiment, column: Column, store: Store, scale: Sca
             means = [fmean(np.concatenate([kept_weights(record, n).diagonal() for record in records])) for n in rounds]
             rows.append((row.label, *(f"{mean:.2f}" for mean in means)))
     header = ("method", *(f"round {number}" for number in rounds))
-    title = f"{column.name}, weight of the own model"
+    title = f"{column.name}, weight of a client's own model"
     return Table(title, header, rows, "Mean over clients and seeds.") if rows else None
 
 
@@ -148,7 +148,7 @@ def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
 
 
 def _similarity(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """Share of the top-5 partners inside the own group, and when the groups are found."""
+    """Share of the top-5 partners inside the client's group, and when the groups are found."""
     return [_similarity_of(experiment, column, store, scale) for column in experiment.columns]
 
 
@@ -179,7 +179,7 @@ def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     missing = [column.name for column in experiment.columns if not cells_of(experiment, column, store, scale)]
     rows += [(name, MISSING, "", "", "") for name in missing]
     header = ("data", "weight in group, round 1", "last", "partners in group, round 1", "last")
-    return [Table("Weight and partners inside the own group", header, rows)]
+    return [Table("Weight and partners inside the client's group", header, rows)]
 
 
 def _spread(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:

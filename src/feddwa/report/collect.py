@@ -118,7 +118,7 @@ def flow(weights: Sequence[Weights], groups: np.ndarray | None) -> np.ndarray:
 
 
 def affinity(weights: Sequence[Weights], clients: int) -> np.ndarray:
-    """(N, N) how much each pair listens to one another in the last rounds, mean of both directions; diagonal 0."""
+    """(N, N) mean weight of each pair of clients in the last rounds, over both directions; diagonal 0."""
     total, seen = np.zeros((clients, clients)), np.zeros((clients, clients))
     for each in weights[-LATE:]:
         pairs = np.ix_(each.cohort, each.cohort)
@@ -131,7 +131,7 @@ def affinity(weights: Sequence[Weights], clients: int) -> np.ndarray:
 
 
 def clusters(weights: Sequence[Weights], clients: int) -> np.ndarray:
-    """(N,) the cluster of each client: those who listen to the same others, found without knowing the true groups.
+    """(N,) the cluster of each client: those who weight the same others, found without knowing the true groups.
 
     A client's profile is its affinity to everybody, on a scale on which its closest partner, and itself, are 1.
     Average linkage of the profiles' cosine distances, cut at one half.

@@ -74,7 +74,7 @@ def weights(methods: Sequence[Method], path: str | Path) -> None:
 
 
 def similarity(methods: Sequence[Method], path: str | Path) -> None:
-    """How alike clients' data are, beside how much they listen to one another in the end with the best method."""
+    """How alike clients' data are, beside how much they weight one another in the end with the best method."""
     weighing = [method for method in methods if method.runs[0].weights]
     if not weighing:
         raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")

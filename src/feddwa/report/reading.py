@@ -29,7 +29,7 @@ class Weights:
 
     round: int
     cohort: np.ndarray  # (m,) the clients' numbers
-    matrix: np.ndarray  # (m, m), row i = who client cohort[i] listens to
+    matrix: np.ndarray  # (m, m), row i has the weights of client cohort[i]
 
 
 class WeightsOnDisk(Sequence[Weights]):

@@ -101,7 +101,7 @@ def show_weights(
         last = panels[told][-1]
         small = terminal_weights(last, console.encoding)
         if small is not None:
-            console.print(f"\nWho listens to whom ({last.title}; columns in the order of rows):", highlight=False)
+            console.print(f"\nMixing weights ({last.title}; columns in the order of rows):", highlight=False)
             console.print(small)
     written = [f"{result.path}/" for result in results.values()] + [str(folder / "weights.png")] * bool(panels)
     console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")

@@ -1,4 +1,4 @@
-"""Aggregation weights as pictures: who listens to whom."""
+"""Aggregation weights as pictures: row i has the weights of client i."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +17,7 @@ class Panel(NamedTuple):
     """One matrix of aggregation weights."""
 
     title: str
-    weights: np.ndarray  # (m, m), row i = who client i listens to
+    weights: np.ndarray  # (m, m), row i has the weights of client i
     cohort: np.ndarray  # (m,) the clients' numbers
     client_names: tuple[str, ...] = ()  # of all N clients, where the data name them
 

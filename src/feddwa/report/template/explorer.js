@@ -95,7 +95,7 @@ function explorer() {
     ]));
   }
 
-  // More lines than anybody can tell apart, as where everybody listens to everybody: too many, or too thick together.
+  // More lines than anybody can tell apart, as where all clients weight all others: too many, or too thick together.
   function crowded() {
     let links = 0, thick = 0;
     weights.forEach((row, i) => row.forEach((weight, j) => {

@@ -1,0 +1,32 @@
+"""A client's class prior as a bias of the head: logit adjustment that never leaves the client.
+
+Menon et al. (ICLR 2021) add log class frequencies to the outputs while training. Here a client also uses its models
+with them, since its test data have its own class frequencies.
+"""
+
+from torch.nn import functional as F
+
+from feddwa.algorithms.base import Problem
+from feddwa.engine.rows import Rows, State
+
+
+def log_prior(problem: Problem, prior: float) -> Rows:
+    """l_i = log((n_ic + k / C) / (n_i + k)) with k = `prior`: (N, C), under the name of the head's bias.
+
+    n_ic: training samples of class c. Empty where targets are not classes or the head has no bias.
+    """
+    bias = next((name for name in problem.head if name.endswith("bias")), None)
+    if problem.label_counts is None or bias is None:
+        return {}
+    unseen = len(problem.initial[bias]) - problem.label_counts.shape[1]  # outputs for classes that no client has
+    if unseen < 0:
+        return {}
+    counts = F.pad(problem.label_counts.double(), (0, unseen))
+    frequencies = (counts + prior / counts.shape[1]) / (counts.sum(1, keepdim=True) + prior)
+    return {bias: frequencies.log().to(problem.initial[bias])}
+
+
+def add_prior(model: Rows, memory: State, sign: int = 1) -> Rows:
+    """The models (m, *shape) with memory["prior"] added to the head's bias, or subtracted with sign = -1."""
+    prior = memory["prior"]
+    return {name: value + sign * prior[name] if name in prior else value for name, value in model.items()}
