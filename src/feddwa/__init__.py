@@ -8,7 +8,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from feddwa import mixing
-from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
+from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.algorithms.fedavg import FedAvg
+from feddwa.algorithms.feddwa import FedDWA
+from feddwa.algorithms.local import Local
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.experiment import Result, resume, run, simulate

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import title_of
 from feddwa.config import RunConfig
 from feddwa.errors import require, unknown
+from feddwa.plugins import label
 
 Scale = Literal["paper", "smoke"]
 
@@ -100,8 +101,8 @@ class Experiment:
         """The run of a cell, seed and machine left open."""
         own = tuned().get(column.name, {}).get(row.method, [])
         options = {"rounds": self.rounds, **column.options, "algorithm": row.method}
-        division = [f"{options['partition']}.{entry}" for entry in options.get("param", ())]
-        options["param"] = (*division, *(f"{row.method}.{entry}" for entry in (*own, *row.param)))
+        division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
+        options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in (*own, *row.param)))
         config = RunConfig(**options)
         return _small(config) if scale == "smoke" else config
 
@@ -231,7 +232,7 @@ def _seeds(column: str) -> int:
 
 def _label(row: str) -> str:
     method, *rest = row.split()
-    return " ".join([ALGORITHMS[method].title, *rest])
+    return " ".join([title_of(method), *rest])
 
 
 def tuned() -> dict[str, dict[str, list[str]]]:
@@ -246,7 +247,7 @@ def paper_passes() -> dict[str, float]:
 
 def methods() -> dict[str, str]:
     """The paper's fourteen methods, in its order: name -> title."""
-    return {row.method: ALGORITHMS[row.method].title for row in experiment("table1").rows}
+    return {row.method: title_of(row.method) for row in experiment("table1").rows}
 
 
 def unique_cells(
