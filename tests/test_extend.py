@@ -269,3 +269,40 @@ def test_installed_plug_ins_have_names(tmp_path, monkeypatch, capsys):
         cli.main(["run", "--algorithm", "ditto", "--param", "strength=2", *SMALL, "--rounds", "1", "--out", out]) == 0
     )
     assert "ditto.strength=2.0" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_table_of_ones_own_is_run_once_and_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spec = str(EXTEND / "table.toml")
+    assert cli.main(["reproduce", "--spec", spec, "--list"]) == 0
+    assert "4 cells, 8 runs" in capsys.readouterr().out
+    assert cli.main(["reproduce", "--spec", spec, "spirals"]) == 0
+    first = capsys.readouterr().out
+    assert all(name in first for name in ("Local", "FedAvg", "FedPer", "Ditto strength=0.1"))
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs/table/load").glob("*.json")}
+    assert len(files) == 8
+    assert cli.main(["reproduce", "--spec", spec, "spirals"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in files} == files  # what is there is not run again
+    assert cli.main(["reproduce", "--spec", spec, "table1"]) == 2
+    assert "unknown name 'table1'; valid: spirals" in capsys.readouterr().err
+
+
+@dataclasses.dataclass(frozen=True)
+class Fails(Local):
+    """Goes wrong in the second round."""
+
+    def client(self, trainer, download, memory):
+        if trainer.round == 2:
+            raise RuntimeError("the matrix is singular")
+        return super().client(trainer, download, memory)
+
+
+@pytest.mark.parametrize(
+    ("backend", "who"), [("vectorised", "clients 0, 1, 2 and 1 others"), ("sequential", "client 0")]
+)
+def test_an_error_in_a_clients_step_names_algorithm_round_and_client(backend, who, tmp_path, capsys):
+    own = ["--algorithm", f"{__name__}:Fails", "--backend", backend, "--out", str(tmp_path / "run")]
+    assert cli.main(["run", *own, *SMALL, "--rounds", "3"]) == 1
+    told = capsys.readouterr().err
+    assert f"failed: the matrix is singular; in algorithm Fails, round 2, {who}" in told
+    assert told.count("\n") == 1

@@ -57,7 +57,7 @@ class RunConfig:
     model: str | None = None
     """Name from `feddwa list models`, or MODULE:CLASS; default: the dataset's."""
     partition: str | None = None
-    """Name from `feddwa list partitions` or MODULE:FUNCTION [rotations; own data: natural, else iid]."""
+    """`feddwa list partitions`, or MODULE:NAME [rotations; own data: natural, else iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0

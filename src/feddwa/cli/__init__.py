@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
         return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:
-        _complain(error)
+        _complain(f"{error}{_notes(error)}")
         return 2
     except KeyboardInterrupt as error:
         _complain(f"stopped{_notes(error)}")
