@@ -14,7 +14,7 @@ from torch import nn
 
 import feddwa
 from feddwa import cli, plugins
-from feddwa.algorithms import REGISTRY, Local
+from feddwa.algorithms import ALGORITHMS, REGISTRY, Local
 from feddwa.config import RunConfig, from_toml
 from feddwa.report.reading import by_method, read
 
@@ -306,3 +306,73 @@ def test_an_error_in_a_clients_step_names_algorithm_round_and_client(backend, wh
     told = capsys.readouterr().err
     assert f"failed: the matrix is singular; in algorithm Fails, round 2, {who}" in told
     assert told.count("\n") == 1
+
+
+def test_the_skeleton_of_an_algorithm_passes_its_test_and_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "algorithm", "Mine", "--out", "methods"]) == 0
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(command, cwd=tmp_path / "methods", capture_output=True, text=True, check=False)
+    assert "4 passed" in done.stdout, done.stdout
+    assert cli.main(["run", "--algorithm", "methods/mine.py:Mine", "--param", "keep=0.1", *SMALL, "--rounds", "1"]) == 0
+    capsys.readouterr()
+    assert cli.main(["new", "algorithm", "Mine", "--out", "methods"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    for name in ("2fast", "class", "a b"):
+        assert cli.main(["new", "algorithm", name]) == 2
+        assert f"NAME: got {name!r}" in capsys.readouterr().err
+
+
+def test_a_federation_over_flower_runs_code_that_its_nodes_admit(tmp_path):
+    pytest.importorskip("flwr")
+    from feddwa.flower import server
+    from feddwa.flower.settings import FlowerConfig
+    from tests.flower.grid import LocalGrid, blocks
+
+    options = {"algorithm": DITTO, "partition": SKEW, "model": f"{__name__}:Wide", "clients": 4, "rounds": 2}
+    simulated = feddwa.run(**options, out=str(tmp_path / "simulated"))
+    config = FlowerConfig(**options, min_nodes=2, out=str(tmp_path / "federated")).resolved()
+    admitted = {"references": f"{DITTO}, {SKEW},{__name__}:Wide"}
+    grid = LocalGrid(config, blocks(2, str(tmp_path / "nodes"), **admitted), True)
+    server.run(grid, config, simulated=False)
+    wanted = [line["before"] for line in simulated.metrics]
+    assert [line["before"] for line in metrics(tmp_path / "federated")] == wanted
+
+
+def test_a_node_imports_nothing_that_its_own_config_does_not_name(tmp_path):
+    pytest.importorskip("flwr")
+    from feddwa.flower.settings import FlowerConfig
+    from feddwa.flower.site import Refusal, admit
+
+    (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'proof')!r}, 'w')\n")
+    name = f"{tmp_path}/hostile.py:X"
+    for option in ("algorithm", "model", "partition", "dataset"):
+        config = FlowerConfig(**{option: name})
+        with pytest.raises(Refusal, match=f"{option}: a reference that the node config does not name"):
+            admit(config, (("references", DITTO),))
+        admit(config, (("references", f"{DITTO},{name}"),))
+    with pytest.raises(Refusal, match="model: "):
+        admit(FlowerConfig(model="mlp@/etc/weights.safetensors"), ())
+    assert not (tmp_path / "proof").exists()
+
+
+def test_inside_the_package_an_algorithm_is_one_file(tmp_path):
+    package = tmp_path / "feddwa"
+    shutil.copytree(Path(feddwa.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(EXTEND / "ditto.py", package / "algorithms" / "ditto.py")
+    code = (
+        "from feddwa.algorithms import ALGORITHMS, Ditto; import feddwa; print(*ALGORITHMS)\n"
+        "feddwa.run(algorithm='ditto', clients=4, rounds=1)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    assert done.stdout.split() == [*list(ALGORITHMS)[:-1], "ditto", list(ALGORITHMS)[-1]], done.stderr
+    assert done.returncode == 0
+
+
+def test_the_registry_has_the_papers_order():
+    from feddwa.paper import specs
+
+    paper = list(specs.methods())
+    assert [name for name in ALGORITHMS if name in paper] == paper
+    assert list(ALGORITHMS)[len(paper) :] == sorted(set(ALGORITHMS) - set(paper))

@@ -57,7 +57,7 @@ class RunConfig:
     model: str | None = None
     """Name from `feddwa list models`, or MODULE:CLASS; default: the dataset's."""
     partition: str | None = None
-    """`feddwa list partitions`, or MODULE:NAME [rotations; own data: natural, else iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0

@@ -12,6 +12,7 @@ from feddwa.cli.data import ListConfig, PartitionConfig, list_command, partition
 from feddwa.cli.doctor import DoctorConfig, doctor_command
 from feddwa.cli.federate import FederateConfig, federate_command
 from feddwa.cli.leaderboard import LeaderboardConfig, leaderboard_command
+from feddwa.cli.new import NewConfig, new_command
 from feddwa.cli.options import parse
 from feddwa.cli.report import FigureConfig, ReportConfig, figure_command, report_command
 from feddwa.cli.reproduce import ReproduceConfig, reproduce_command
@@ -63,6 +64,7 @@ COMMANDS = {
     "reproduce": Command(
         ReproduceConfig, reproduce_command, "a table of the paper", "table1 --columns cifar10/pathological"
     ),
+    "new": Command(NewConfig, new_command, "begin an own algorithm", "algorithm Ditto --out methods"),
     "completion": Command(CompletionConfig, completion_command, "the shell completes names", "bash"),
 }
 

@@ -28,7 +28,7 @@ class PartitionConfig:
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     partition: str | None = None
-    """`feddwa list partitions`, or MODULE:NAME [rotations; own data: natural, else iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     seed: int = 0
