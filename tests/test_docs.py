@@ -80,6 +80,7 @@ def test_the_commands_are_understood(command, monkeypatch):
 def folder(tmp_path_factory):
     """Where the run directory is that the pages speak of."""
     folder = tmp_path_factory.mktemp("pages")
+    (folder / "examples").symlink_to(ROOT / "examples")
     with contextlib.chdir(folder):
         out = "runs/20260801-120000-compare-digits"
         assert (
