@@ -22,6 +22,7 @@ from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
+from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -126,6 +127,9 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    if config.model not in models.MODELS:  # of which tests know that they can be trained
+        try_batch(engine)
+        try_training(engine, config.backend == "sequential")
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import tyro
+from torch import nn
 
-from feddwa import models, params, tensorboard
-from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa import algorithms, models, params, tensorboard
+from feddwa.algorithms import Algorithm
 from feddwa.batchnorm import POLICIES
-from feddwa.data.partition import PAPER_DEFAULTS, PARTITIONS
-from feddwa.data.sources import DATASETS
+from feddwa.data import partition as partitions
+from feddwa.data import sources
 from feddwa.errors import InputError, require, unknown
 from feddwa.faults import Faults
 from feddwa.params import AtMost, Repeats
+from feddwa.plugins import label, located
 
 Config = TypeVar("Config")
 
@@ -47,15 +49,15 @@ class RunConfig:
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
-    """Name from `feddwa list algorithms`."""
+    """Name from `feddwa list algorithms`, MODULE:CLASS or FILE.py:CLASS."""
     dataset: str = "digits"
-    """Name from `feddwa list datasets`, or the path of own data."""
+    """Name from `feddwa list datasets`, a path, or MODULE:FUNCTION."""
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     model: str | None = None
-    """Name from `feddwa list models`; default: the dataset's."""
+    """Name from `feddwa list models`, or MODULE:CLASS; default: the dataset's."""
     partition: str | None = None
-    """Name from `feddwa list partitions` [rotations; own data: natural, else iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     participation: float = 1.0
@@ -103,6 +105,9 @@ class RunConfig:
         given["data_dir"] = _located(given["data_dir"])
         if self.usual_partition is None:
             given["dataset"] = _located(given["dataset"])
+        for key in ("algorithm", "dataset", "partition"):
+            given[key] = given[key] and located(given[key])
+        given["model"] = given["model"] and models.located(given["model"])
         partition = given["partition"] or self.usual_partition
         clients = None if partition in (None, "natural") else CLIENTS
         filled = {"model": models.default_for(self.dataset), "partition": partition, "clients": clients}
@@ -115,20 +120,23 @@ class RunConfig:
     @property
     def usual_partition(self) -> str | None:
         """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
-        return "rotations" if self.dataset in DATASETS else None
+        return "rotations" if self.dataset in sources.DATASETS else None
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm with its hyper-parameters."""
-        return params.build(ALGORITHMS[self.algorithm], self._parameters()[0], f"algorithm {self.algorithm}")
+        kind = algorithms.REGISTRY.find(self.algorithm)
+        return params.build(kind, self._parameters()[0], f"algorithm {label(self.algorithm)}")
 
     def partition_parameters(self) -> dict[str, str]:
         """The partition's hyper-parameters that were given."""
         return self._parameters()[1]
 
     def _check(self) -> None:
-        names: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "model": models.MODELS}
-        names |= {} if self.partition is None else {"partition": PARTITIONS}
-        names |= {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
+        algorithms.REGISTRY.find(self.algorithm)
+        models.find(str(self.model))
+        if self.partition is not None:
+            partitions.REGISTRY.find(self.partition)
+        names = {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
         for field, valid in names.items():
             if getattr(self, field) not in list(valid):
                 raise unknown(f"--{field}", getattr(self, field), valid)
@@ -149,25 +157,51 @@ class RunConfig:
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
         """--param sorted into (algorithm's, partition's)."""
-        owners: dict[str, type] = {self.algorithm: ALGORITHMS[self.algorithm]}
-        owners |= {} if self.partition is None else {self.partition: PARTITIONS[self.partition]}
+        owners: dict[str, type] = {label(self.algorithm): algorithms.REGISTRY.find(self.algorithm)}
+        twice = self.partition is not None and label(self.partition) in owners
+        require(not twice, "--partition", self.partition, "of another name than the algorithm, for --param's sake")
+        owners |= {} if self.partition is None else {label(self.partition): partitions.REGISTRY.find(self.partition)}
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
             owner, key, value = _parse(entry, owners)
             require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
-        return given[self.algorithm], given.get(self.partition or "", {})
+        return given[label(self.algorithm)], given.get(label(self.partition or ""), {})
 
     def _all_parameters(self) -> Iterable[str]:
         """Every hyper-parameter of the algorithm and of the partition, defaults included."""
-        parts: dict[str, object] = {self.algorithm: self.make_algorithm()}
+        parts: dict[str, object] = {label(self.algorithm): self.make_algorithm()}
         if self.partition is not None:
-            usual = PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
+            usual = partitions.PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
             values = {**usual, **self.partition_parameters()}
-            parts[self.partition] = params.build(PARTITIONS[self.partition], values, f"partition {self.partition}")
+            kind, name = partitions.REGISTRY.find(self.partition), label(self.partition)
+            parts[name] = params.build(kind, values, f"partition {name}")
         for owner, part in parts.items():
             for key in params.fields_of(type(part)):
                 yield f"{owner}.{key}={getattr(part, key)}"
+
+
+def named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in which objects stand for names: references instead, and the objects' fields as --param.
+
+    algorithm: an Algorithm or its class; partition: a scheme, its class or a function; model: a class or function that
+    makes a module, or a module, whose parameters everybody starts from; dataset: a function that returns a Dataset.
+    """
+    homes = {"algorithm": algorithms, "partition": partitions, "model": models, "dataset": sources}
+    found, param = dict(options), []
+    for key, home in homes.items():
+        value = options.get(key)
+        if value is None or isinstance(value, str):
+            continue
+        if isinstance(value, nn.Module):
+            found[key] = f"{home.REGISTRY.name_of(type(value))}@{models.store(value)}"
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # with the values of its fields
+            found[key] = home.REGISTRY.name_of(type(value))
+            own = {name: getattr(value, name) for name in params.fields_of(type(value))}
+            param += [f"{label(found[key])}.{name}={text}" for name, text in own.items()]
+        else:
+            found[key] = home.REGISTRY.name_of(value)
+    return {**found, "param": (*param, *options.get("param", ()))} if param else found
 
 
 def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa import checkpoint, metrics, params, runs
-from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.algorithms import REGISTRY, Algorithm
 from feddwa.build import (
     check_single_samples,
     choose_device,
@@ -29,7 +29,7 @@ from feddwa.build import (
     try_batch,
 )
 from feddwa.checkpoint import Checkpoint
-from feddwa.config import PAPER, RunConfig
+from feddwa.config import PAPER, RunConfig, named
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
@@ -59,12 +59,15 @@ class Result:
 
 
 def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
-    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`; writes a run directory."""
+    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`; writes a run directory.
+
+    `algorithm`, `model`, `partition` and `dataset` may be own objects instead of names: see `config.named`.
+    """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
         if name not in known:
             raise unknown("run", name, known)
-    config = dataclasses.replace(config or RunConfig(), **options).resolved()
+    config = dataclasses.replace(config or RunConfig(), **named(options)).resolved()
     return run_task(config, load_task(config), observe)
 
 
@@ -219,11 +222,9 @@ def simulate(
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     if isinstance(algorithm, Algorithm):
         params.check(algorithm)
-        names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+        names = (name for name, kind in REGISTRY.builtin.items() if type(algorithm) is kind)
         return algorithm, next(names, type(algorithm).__name__)
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
-    return ALGORITHMS[algorithm](), algorithm
+    return REGISTRY.find(algorithm, "algorithm")(), algorithm
 
 
 def _drive(

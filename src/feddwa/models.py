@@ -4,15 +4,24 @@ Every network is a `Network`: a body that turns a sample into features and a hea
 personalise the head alone find it under that name. Initial values come from torch's global generator.
 """
 
+import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from feddwa.errors import InputError, require, unknown
+from feddwa import plugins
+from feddwa.data import cache
+from feddwa.errors import InputError, one_line, require
+from feddwa.plugins import Registry, Unfit, accepted, label
 
 Shape = tuple[int, ...]
 
@@ -166,7 +175,7 @@ def linear(shape: Shape, classes: int) -> Network:
 class Model:
     """A network by name: how to build it and which samples it takes."""
 
-    build: Callable[[Shape, int], Network]
+    build: Callable[[Shape, int], nn.Module]
     takes: str  # in words, for errors and lists
     fits: Callable[[Shape], bool]
 
@@ -214,12 +223,68 @@ def default_for(dataset: str | None) -> str:
     return _OF_DATASET.get(dataset or "", "mlp")
 
 
-def make(name: str | None, shape: Shape, classes: int, dataset: str | None = None) -> Network:
+def adopt(build: Any) -> Model:
+    """A class or function from outside the package as a model; it is given `shape` and `classes` if it names them."""
+    if not callable(build) or isinstance(build, nn.Module):
+        raise Unfit(f"is a {type(build).__name__}, must be a class or a function that makes an nn.Module")
+    names = accepted(build, ("shape", "classes"))
+
+    def make(shape: Shape, classes: int) -> nn.Module:
+        given = {"shape": shape, "classes": classes}
+        return _module(build(**{name: given[name] for name in names}))
+
+    return Model(make, "the samples that its code takes", lambda shape: True)
+
+
+def _module(made: Any) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise InputError(f"--model: its function returned a {type(made).__name__}, must return an nn.Module")
+    return made
+
+
+REGISTRY: Registry[Model] = Registry("model", MODELS, adopt)
+
+
+def find(name: str) -> Model:
+    """The model of NAME or REFERENCE; with @FILE.safetensors behind it everybody starts from these parameters."""
+    plain, at, file = name.partition("@")
+    model = REGISTRY.find(plain)
+    if not at:
+        return model
+    require(os.path.isfile(file), f"--model {plain}@", file, "a file of parameters (.safetensors) that exists")
+    return replace(model, build=lambda *task: _load(model.build(*task), name, file))
+
+
+def _load(module: nn.Module, name: str, file: str) -> nn.Module:
+    try:
+        module.load_state_dict(load_file(file))
+    except (RuntimeError, SafetensorError) as error:
+        why = one_line(str(error).strip().splitlines()[-1].strip())
+        raise InputError(f"--model {name}: the parameters do not fit what {label(name)} makes: {why}") from None
+    return module
+
+
+def located(name: str) -> str:
+    """A name whose files are named from the root on."""
+    plain, at, file = name.partition("@")
+    return plugins.located(plain) + (f"@{os.path.abspath(file)}" if at else "")
+
+
+def store(module: nn.Module) -> Path:
+    """Write a module's parameters and buffers into the cache, under a name that tells their content."""
+    content = save({name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()})
+    path = cache.root() / "models" / f"{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(content)
+    os.replace(part, path)
+    return path
+
+
+def make(name: str | None, shape: Shape, classes: int, dataset: str | None = None) -> nn.Module:
     """Build a network for samples of `shape`; `name` None means the default for the dataset."""
     chosen = default_for(dataset) if name is None else name
-    if chosen not in MODELS:
-        raise unknown("--model", chosen, MODELS)
-    model = MODELS[chosen]
+    model = find(chosen)
     require(classes >= 1, "--model classes", classes, "at least 1")
     if not model.fits(shape):
         fitting = ", ".join(key for key, other in MODELS.items() if other.fits(shape))

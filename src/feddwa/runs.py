@@ -32,6 +32,7 @@ from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
 from feddwa.growing import EMPTY, GrowingFile, Mark, sum_of
+from feddwa.plugins import label
 from feddwa.stored_weights import JOURNAL, WEIGHTS, StoredWeights
 from feddwa.tensorboard import TensorBoard
 
@@ -212,7 +213,7 @@ def busy(path: Path) -> bool:
 
 def default_path(*names: str) -> Path:
     """A directory that does not exist yet: runs/<time>-<names>, numbered where that is taken."""
-    slugs = [re.sub(r"[^\w.]+", "-", Path(name).name) for name in names]  # own data have a path for a name
+    slugs = [re.sub(r"[^\w.]+", "-", Path(label(name)).name) for name in names]  # own data have a path for a name
     first = "-".join(["runs/" + time.strftime("%Y%m%d-%H%M%S"), *slugs])
     names_to_try = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(path for path in map(Path, names_to_try) if not path.exists())

@@ -5,6 +5,7 @@ ServerApp runs the server side. Only messages pass between them, and `BatchNormP
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,6 +28,8 @@ from feddwa.engine import (
 )
 from feddwa.engine.network import trainable
 from feddwa.engine.rows import concat, repeat, take_state
+
+SHOWN = 3  # clients that an error names
 
 
 def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Row) -> tuple[State, State]:
@@ -59,12 +62,25 @@ class ClientSide:
         for block in self._blocks(ids):
             trainer, algorithm = self._trainer(ids[block], round), self._checked(round, len(block))
             message, own = self.batchnorm.receive(take_state(download, block), take_state(memory, block))
-            upload, own = algorithm.client(trainer, message, own)
-            upload, own = self.batchnorm.reply(upload, own, algorithm.trained(upload, own))
+            with self._named(ids[block], round):
+                upload, own = algorithm.client(trainer, message, own)
+                upload, own = self.batchnorm.reply(upload, own, algorithm.trained(upload, own))
             uploads.append(upload)
             memories.append(own)
             flops.append(trainer.flops)
         return concat(uploads), concat(memories), torch.cat(flops)
+
+    @contextmanager
+    def _named(self, ids: Tensor, round: int) -> Iterator[None]:
+        """Note on an error in the enclosed code which algorithm, round and clients it is about."""
+        try:
+            yield
+        except Exception as error:
+            names = [self.engine.data.client_name(number) for number in ids[:SHOWN].tolist()]
+            more = f" and {len(ids) - SHOWN} others" if len(ids) > SHOWN else ""
+            who = f"client{'s' * (len(ids) > 1)} {', '.join(names)}{more}"
+            error.add_note(f"in algorithm {type(self.algorithm).__name__}, round {round}, {who}")
+            raise
 
     def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
         """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""

@@ -1,6 +1,7 @@
 """The pages about algorithms are true: parameters, defaults, commands, the example."""
 
 import dataclasses
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +12,9 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
+spec = importlib.util.spec_from_file_location("algorithm_index", DOCS.parent / "algorithm_index.py")
+algorithm_index = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(algorithm_index)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -41,6 +45,14 @@ def test_the_index_links_every_page():
     rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md\) \| .+ \| (.+) \| (.+) \|$", index, flags=re.MULTILINE)
     assert rows == [(name, name, kind.traffic, kind.cost) for name, kind in ALGORITHMS.items()]
     assert "(own.md)" in index
+
+
+def test_the_index_is_what_its_script_writes():
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert algorithm_index.index(index) == index, "run python docs/algorithm_index.py"
+    without = re.sub(r"^\| \[fedprox\].*\n", "", index, flags=re.MULTILINE)
+    assert "[fedprox](fedprox.md) | FedAvg with a pull" in algorithm_index.index(without)
+    assert algorithm_index.new_page("fedprox", ALGORITHMS["fedprox"]).startswith("# FedProx\n")
 
 
 def test_the_example_of_an_own_algorithm_runs(capsys):

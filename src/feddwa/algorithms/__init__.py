@@ -1,58 +1,67 @@
-"""The algorithms, one file each. A newcomer is added here and nowhere else."""
+"""The algorithms, one file each: a file of this folder that defines an `Algorithm` is one, by the file's name.
+
+`from feddwa.algorithms import FedProx` works for all of them.
+"""
+
+import importlib
+import inspect
+import math
+import pkgutil
+from dataclasses import is_dataclass
+from typing import Any
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.clusterfl import ClusterFL
-from feddwa.algorithms.fedamp import FedAMP
-from feddwa.algorithms.fedavg import FedAvg
-from feddwa.algorithms.fedavg_ft import FedAvgFT
-from feddwa.algorithms.fedavgm import FedAvgM
-from feddwa.algorithms.feddwa import FedDWA
-from feddwa.algorithms.feddwa_plus import FedDWAPlus
-from feddwa.algorithms.fedfomo import FedFomo
-from feddwa.algorithms.fedprox import FedProx
-from feddwa.algorithms.fedrod import FedRoD
-from feddwa.algorithms.l2c import L2C
-from feddwa.algorithms.local import Local
-from feddwa.algorithms.perfedavg import PerFedAvg
-from feddwa.algorithms.pfedme import PFedMe
-from feddwa.algorithms.sfl import SFL
+from feddwa.params import fields_of
+from feddwa.plugins import Registry, Unfit, check_arguments
 
-ALGORITHMS: dict[str, type[Algorithm]] = {  # in the order of the paper's tables, then our own
-    "local": Local,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fedavgm": FedAvgM,
-    "fedavg_ft": FedAvgFT,
-    "sfl": SFL,
-    "perfedavg": PerFedAvg,
-    "pfedme": PFedMe,
-    "clusterfl": ClusterFL,
-    "fedrod": FedRoD,
-    "fedamp": FedAMP,
-    "fedfomo": FedFomo,
-    "l2c": L2C,
-    "feddwa": FedDWA,
-    "feddwa_plus": FedDWAPlus,
-}
+__all__ = ["ALGORITHMS", "REGISTRY", "Algorithm", "Info", "Problem", "title_of"]
 
-__all__ = [
-    "ALGORITHMS",
-    "L2C",
-    "SFL",
-    "Algorithm",
-    "ClusterFL",
-    "FedAMP",
-    "FedAvg",
-    "FedAvgFT",
-    "FedAvgM",
-    "FedDWA",
-    "FedDWAPlus",
-    "FedFomo",
-    "FedProx",
-    "FedRoD",
-    "Info",
-    "Local",
-    "PFedMe",
-    "PerFedAvg",
-    "Problem",
-]
+METHODS = ("setup", "download", "client", "server", "warnings", "grow", "deliver", "personal", "trained")
+
+
+def _built_in() -> dict[str, type[Algorithm]]:
+    """File name -> algorithm, in the order of the paper's tables; those that have no `order` of their own behind."""
+    found = {}
+    for file in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{file.name}")
+        for kind in vars(module).values():
+            own = inspect.isclass(kind) and kind.__module__ == module.__name__
+            if own and issubclass(kind, Algorithm) and kind is not Algorithm:
+                found[file.name] = kind
+    return dict(sorted(found.items(), key=lambda entry: (vars(entry[1]).get("order", math.inf), entry[0])))
+
+
+def adopt(kind: Any) -> type[Algorithm]:
+    """A class from outside the package as an algorithm; raises Unfit where it cannot be one."""
+    if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
+        raise Unfit(f"is {_in_words(kind)}, must be a subclass of feddwa.Algorithm")
+    if not is_dataclass(kind) or (vars(kind).get("__annotations__") and "__dataclass_fields__" not in vars(kind)):
+        raise Unfit("has fields but is no dataclass; write @dataclass(frozen=True) above the class")
+    for name, (_, default) in fields_of(kind).items():
+        if default is inspect.Parameter.empty or type(default).__name__ == "_MISSING_TYPE":
+            raise Unfit(f"its field {name} has no default; every hyper-parameter must have one")
+    for method in METHODS:
+        names = tuple(inspect.signature(getattr(Algorithm, method)).parameters)
+        check_arguments(getattr(kind, method), names, method)
+    return kind
+
+
+def _in_words(value: Any) -> str:
+    return f"the class {value.__name__}" if inspect.isclass(value) else f"a {type(value).__name__}"
+
+
+ALGORITHMS: dict[str, type[Algorithm]] = _built_in()
+REGISTRY: Registry[type[Algorithm]] = Registry("algorithm", ALGORITHMS, adopt)
+
+
+def title_of(name: str) -> str:
+    """How tables and figures call the algorithm of a name or reference."""
+    kind = REGISTRY.find(name)
+    return str(vars(kind).get("title", kind.__name__))
+
+
+def __getattr__(name: str) -> type[Algorithm]:
+    for kind in ALGORITHMS.values():
+        if kind.__name__ == name:
+            return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,6 +42,7 @@ class Algorithm:
 
     title: ClassVar[str]  # as the literature writes it
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
+    order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
     traffic: ClassVar[str] = ""  # models a client gets + sends in a round, for lists; what is reported is measured
     cost: ClassVar[str] = ""  # gradient evaluations of a round, one epoch of FedAvg being 1
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"

@@ -45,6 +45,7 @@ class ClusterFL(Algorithm):
 
     title = "ClusterFL"
     summary = "clusters that split where updates disagree"
+    order = 9
     traffic = "1 + 1"
     cost = "1"
 

@@ -39,6 +39,7 @@ class FedAMP(Algorithm):
 
     title = "FedAMP"
     summary = "attention between similar clients' models"
+    order = 11
     traffic = "1 + 1"
     cost = "1"
 

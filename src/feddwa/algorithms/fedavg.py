@@ -20,6 +20,7 @@ class FedAvg(Algorithm):
 
     title = "FedAvg"
     summary = "one global model, the average by data size"
+    order = 2
     traffic = "1 + 1"
     cost = "1"
 

@@ -25,6 +25,7 @@ class FedAvgFT(FedAvg):
 
     title = "FedAvg_FT"
     summary = "FedAvg, each client's copy tuned on its own data before use"
+    order = 5
     cost = "1, and 1 to evaluate"
 
     tune_epochs: Repeats | None = None  # epochs of fine-tuning; none = as many as local training

@@ -28,6 +28,7 @@ class FedAvgM(FedAvg):
 
     title = "FedAvgM"
     summary = "FedAvg with momentum on the server"
+    order = 4
 
     beta: float = 0.1  # share of the old momentum that is kept
     nesterov: bool = True

@@ -53,6 +53,7 @@ class FedDWA(Algorithm):
 
     title = "FedDWA"
     summary = "inverse-square distances from guidance to local models, top-K"
+    order = 14
     traffic = "1 + 2"
     cost = "2"
     stackable = ("top_k", "granularity")

@@ -44,6 +44,7 @@ class FedFomo(Algorithm):
 
     title = "FedFomo"
     summary = "each client weighs others' models by their validation loss"
+    order = 12
     traffic = "5 + 1"
     cost = "0.8, and 7 x 0.2 forward"
     validation = 0.2

@@ -27,6 +27,7 @@ class FedProx(FedAvg):
 
     title = "FedProx"
     summary = "FedAvg with a pull towards the global model"
+    order = 3
 
     mu: float = 1.0  # strength of the pull
 

@@ -47,6 +47,7 @@ class L2C(Algorithm):
 
     title = "L2C"
     summary = "mixing weights learned on validation data"
+    order = 13
     traffic = "N + 1"
     cost = "1"
     validation = 0.2

@@ -18,6 +18,7 @@ class Local(Algorithm):
 
     title = "Local"
     summary = "every client trains alone"
+    order = 1
     traffic = "0 + 0"
     cost = "1"
 

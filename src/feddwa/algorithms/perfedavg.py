@@ -68,6 +68,7 @@ class PerFedAvg(FedAvg):
 
     title = "per-FedAvg"
     summary = "a global start that adapts well (MAML)"
+    order = 7
     cost = "2, and 1 to evaluate"
 
     variant: Literal["fo", "hf"] = "fo"

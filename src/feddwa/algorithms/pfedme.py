@@ -57,6 +57,7 @@ class PFedMe(FedAvg):
 
     title = "pFedMe"
     summary = "personalised models tied to the global one (Moreau envelopes)"
+    order = 8
     cost = "5"
 
     lam: float = 1.0  # lambda: how short the leash is

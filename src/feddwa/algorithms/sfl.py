@@ -38,6 +38,7 @@ class SFL(FedAvg):
 
     title = "SFL"
     summary = "models spread over a graph of clients that share labels"
+    order = 6
     discloses_labels = True
 
     hops: int = 3  # L: how often models are passed on to neighbours

@@ -101,6 +101,7 @@ COMMANDS = {
         "a table of the paper",
         "table1 --columns cifar10/pathological",
     ),
+    "new": Command("new", "NewConfig", "new_command", "begin your own algorithm", "algorithm Ditto --out methods"),
     "completion": Command("completion", "CompletionConfig", "completion_command", "the shell completes names", "bash"),
 }
 
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:
-        _complain(error)
+        _complain(f"{error}{_notes(error)}")
         return 2
     except KeyboardInterrupt as error:
         _complain(f"stopped{_notes(error)}")

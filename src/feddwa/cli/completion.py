@@ -7,17 +7,17 @@ from typing import Literal
 import tyro
 
 from feddwa import models
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.batchnorm import POLICIES
 from feddwa.cli.help import options_of
 from feddwa.config import BACKENDS, DEVICES, DTYPES
-from feddwa.data.partition import PARTITIONS
-from feddwa.data.sources import DATASETS
+from feddwa.data.partition import REGISTRY as PARTITIONS
+from feddwa.data.sources import REGISTRY as DATASETS
 
 NAMES: dict[str, Iterable[str]] = {
     "--algorithm": ALGORITHMS, "--algorithms": ALGORITHMS, "--methods": ALGORITHMS, "--dataset": DATASETS,
-    "--model": models.MODELS, "--partition": PARTITIONS, "--device": DEVICES, "--backend": BACKENDS, "--dtype": DTYPES,
-    "--batchnorm": POLICIES,
+    "--model": models.REGISTRY, "--partition": PARTITIONS, "--device": DEVICES, "--backend": BACKENDS,
+    "--dtype": DTYPES, "--batchnorm": POLICIES,
 }  # fmt: skip
 
 BASH = """\

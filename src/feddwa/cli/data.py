@@ -4,15 +4,18 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from feddwa import models
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import ALGORITHMS, REGISTRY
 from feddwa.config import RunConfig
+from feddwa.data import partition as partitions
+from feddwa.data import sources
 from feddwa.data.partition import PARTITIONS
 from feddwa.data.sources import DATASETS
+from feddwa.plugins import Registry
 from feddwa.report.terminal import make_console
 
 
@@ -21,11 +24,11 @@ class PartitionConfig:
     """Draw who has which data, and say how different the clients are."""
 
     dataset: str = "digits"
-    """Name from `feddwa list datasets`, or the path of own data."""
+    """Name from `feddwa list datasets`, a path, or MODULE:FUNCTION."""
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     partition: str | None = None
-    """Name from `feddwa list partitions` [rotations; own data: natural, else iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with partition natural the data's owners."""
     seed: int = 0
@@ -70,13 +73,17 @@ def partition_command(config: PartitionConfig) -> int:
 
 def list_command(config: ListConfig) -> int:
     """`feddwa list`."""
-    tables = {
-        "algorithms": {name: f"{kind.title}: {kind.summary}" for name, kind in ALGORITHMS.items()},
-        "datasets": DATASETS,
-        "models": {name: f"takes {model.takes}" for name, model in models.MODELS.items()},
-        "partitions": {name: (kind.__doc__ or "").splitlines()[0] for name, kind in PARTITIONS.items()},
+    tables: dict[str, tuple[dict[str, str], Registry[Any]]] = {
+        "algorithms": ({name: f"{kind.title}: {kind.summary}" for name, kind in ALGORITHMS.items()}, REGISTRY),
+        "datasets": (DATASETS, sources.REGISTRY),
+        "models": ({name: f"takes {model.takes}" for name, model in models.MODELS.items()}, models.REGISTRY),
+        "partitions": (
+            {name: (kind.__doc__ or "").splitlines()[0] for name, kind in PARTITIONS.items()},
+            partitions.REGISTRY,
+        ),
     }
-    table = tables[config.what]
+    own, registry = tables[config.what]
+    table = {**own, **{name: f"plug-in {reference}" for name, reference in registry.plugins().items()}}
     if config.json:
         print(json.dumps(table, indent=2))
     else:

@@ -10,6 +10,7 @@ from feddwa import runs
 from feddwa.cli.outcome import show_outcome
 from feddwa.flower.settings import FlowerConfig
 from feddwa.params import AtMost
+from feddwa.plugins import label
 from feddwa.report.terminal import make_console
 
 
@@ -33,11 +34,11 @@ def federate_command(options: FederateConfig) -> int:
     config = FlowerConfig(**{**plain, "out": path}).resolved()
     console = make_console()
     try:
-        with progress(console, config.algorithm, config.rounds or 0) as observe:
+        with progress(console, label(config.algorithm), config.rounds or 0) as observe:
             tell = partial(console.print, highlight=False, markup=False, soft_wrap=True)
             result = federate(config, options.nodes, options.insecure, observe, tell)
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
         if runs.unfinished(Path(path)):
             error.add_note(f"the same command with --out {path} continues it")
         raise
-    return show_outcome(console, {config.algorithm: result}, Path(path))
+    return show_outcome(console, {label(config.algorithm): result}, Path(path))

@@ -1,6 +1,7 @@
 """Commands about the paper: `feddwa reproduce`."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -31,6 +32,8 @@ class ReproduceConfig:
 
     what: tyro.conf.Positional[str] = ""
     """Name from `feddwa reproduce --list`; `docs` writes the page with all of them from the results that there are."""
+    spec: str | None = None
+    """A TOML file with tables of your own, in the form of feddwa/paper/experiments.toml; results: runs/<its name>."""
     list: bool = False
     """List the tables and figures."""
     columns: tuple[str, ...] = ()
@@ -66,20 +69,24 @@ def reproduce_command(config: ReproduceConfig) -> int:
     from feddwa.paper.store import Store
 
     console = _console()
+    known = specs.experiments() if config.spec is None else specs.read_spec(Path(config.spec))
     if config.list or not config.what:
-        _list(console)
+        _list(console, known, EXTRAS if config.spec is None else {})
         return 0
     require(config.jobs >= 1, "--jobs", config.jobs, "at least 1")
     limit = config.time_limit
     require(limit is None or 0 <= limit < float("inf"), "--time-limit", limit, "a finite number, 0 or more")
-    store = Store(Path(config.results) if config.results else default_results(config.scale))
+    usual = default_results(config.scale) if config.spec is None else Path("runs") / Path(config.spec).stem
+    store = Store(Path(config.results) if config.results else usual)
+    if config.what not in known and config.spec is not None:
+        raise unknown(f"reproduce --spec {config.spec}", config.what, known)
     if config.what == "docs":
         return _docs(console, config, store)
     if config.what == "clusterfl-norms":
         return _norms(console, config)
-    if config.what not in specs.experiments():
-        raise unknown("reproduce", config.what, [*specs.experiments(), *EXTRAS])
-    chosen = specs.experiment(config.what).select(config.columns, config.methods, config.seeds, config.scale)
+    if config.what not in known:
+        raise unknown("reproduce", config.what, [*known, *EXTRAS])
+    chosen = known[config.what].select(config.columns, config.methods, config.seeds, config.scale)
     if config.dry_run:
         _dry_run(console, config, chosen, store)
         return 0
@@ -90,7 +97,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
         cells = plan(chosen, store, config.scale)
         with jobs(console, sum(bool(cell.missing) for cell in cells), "cells") as job:
             progress = reproduce(
-                config.what, columns=config.columns, methods=config.methods, seeds=config.seeds,
+                known[config.what], columns=config.columns, methods=config.methods, seeds=config.seeds,
                 results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,
                 dtype=config.dtype, jobs=config.jobs, time_limit=config.time_limit, watch=job,
                 tell=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
@@ -108,14 +115,12 @@ def _console() -> Console:
     return console if console.is_terminal else make_console(width=WIDE)
 
 
-def _list(console: Console) -> None:
-    from feddwa.paper.specs import experiments
-
-    for name, each in experiments().items():
+def _list(console: Console, known: "Mapping[str, Experiment]", extras: "Mapping[str, str]") -> None:
+    for name, each in known.items():
         runs = sum(column.seeds for column, _ in each.cells())
         size = f"{len(each.cells())} cells, {runs} runs" if each.trains else "computed in seconds"
         console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
-    for name, text in EXTRAS.items():
+    for name, text in extras.items():
         console.print(f"{name:<22}  {text}", highlight=False)
 
 

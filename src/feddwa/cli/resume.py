@@ -10,6 +10,7 @@ import tyro
 from feddwa import runs
 from feddwa.cli.outcome import show_outcome
 from feddwa.config import from_toml
+from feddwa.plugins import label
 from feddwa.report.terminal import make_console
 
 
@@ -43,6 +44,6 @@ def resume_command(config: ResumeConfig) -> int:
         return compare_runs(from_toml(path / runs.COMPARISON, CompareConfig), path)
     known = runs.read_config(path).resolved()
     console = make_console()
-    with resumable(path), progress(console, known.algorithm, known.rounds or 0) as observe:
+    with resumable(path), progress(console, label(known.algorithm), known.rounds or 0) as observe:
         result = resume(path, observe=observe)
-    return show_outcome(console, {known.algorithm: result}, path)
+    return show_outcome(console, {label(known.algorithm): result}, path)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.cli.outcome import show_outcome
 from feddwa.cli.resume import resumable
 from feddwa.config import RunConfig, to_toml
-from feddwa.data.partition import PARTITIONS
-from feddwa.errors import InputError, require, unknown
+from feddwa.data.partition import REGISTRY as PARTITIONS
+from feddwa.errors import InputError, require
 from feddwa.params import fields_of
+from feddwa.plugins import label, located
 from feddwa.report.terminal import make_console
 from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
 
@@ -57,9 +58,9 @@ def run_command(options: RunOptions) -> int:
     config = dataclasses.replace(config, out=str(path))
     task = load_task(config)
     config = told(console, config, task)
-    with resumable(path), progress(console, config.algorithm, config.rounds or 0, options.quiet) as observe:
+    with resumable(path), progress(console, label(config.algorithm), config.rounds or 0, options.quiet) as observe:
         result = run_task(config, task, observe)
-    status = show_outcome(console, {config.algorithm: result}, path)
+    status = show_outcome(console, {label(config.algorithm): result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
         print(path)
@@ -136,23 +137,23 @@ def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:
     """A comparison with its defaults as they are now, whatever they will be when it is continued."""
     own = ("algorithm", "out", "param")
     return dataclasses.replace(
-        config, **{f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own}
+        config,
+        algorithms=tuple(map(located, config.algorithms)),
+        **{f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own},
     )
 
 
 def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
     """One configuration per algorithm; a --param goes to the algorithms that have it, one of the partition to all."""
     require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
-    for name in config.algorithms:
-        if name not in ALGORITHMS:
-            raise unknown("--algorithms", name, ALGORITHMS)
-        require(config.algorithms.count(name) == 1, "--algorithms", name, "given once")
-    partition = config.partition or config.usual_partition or "iid"  # none of own data has parameters
-    if partition not in PARTITIONS:
-        raise unknown("--partition", partition, PARTITIONS)
-    keys = {name: list(fields_of(ALGORITHMS[name])) for name in config.algorithms}
-    shared = list(fields_of(PARTITIONS[partition]))
-    chosen: dict[str, list[str]] = {name: [] for name in config.algorithms}
+    names = {label(name): located(name) for name in config.algorithms}
+    labels = [label(name) for name in config.algorithms]
+    keys = {name: list(fields_of(ALGORITHMS.find(names[name], "--algorithms"))) for name in labels}
+    for name in labels:
+        require(labels.count(name) == 1, "--algorithms", name, "given once")
+    scheme = config.partition or config.usual_partition or "iid"  # none of own data has parameters
+    partition, shared = label(scheme), list(fields_of(PARTITIONS.find(scheme)))
+    chosen: dict[str, list[str]] = {name: [] for name in names}
     for entry in config.param:
         owner, _, key = entry.partition("=")[0].rpartition(".")
         takers = [name for name in keys if owner in ("", name) and key in keys[name]]
@@ -167,6 +168,6 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
             chosen[name].append(entry)
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
     return {
-        name: RunConfig(**{**options, "algorithm": name, "out": str(out / name), "param": tuple(chosen[name])})
-        for name in config.algorithms
+        name: RunConfig(**{**options, "algorithm": names[name], "out": str(out / name), "param": tuple(chosen[name])})
+        for name in names
     }

@@ -10,14 +10,16 @@ import numpy as np
 from feddwa.data.dataset import Dataset
 from feddwa.data.schemes.base import Partition, Scheme
 from feddwa.data.schemes.dirichlet import Dirichlet
+from feddwa.data.schemes.foreign import adopt
 from feddwa.data.schemes.groups import Groups
 from feddwa.data.schemes.natural import Natural
 from feddwa.data.schemes.pathological import Pathological
 from feddwa.data.schemes.shift import Iid, LabelPermutation, Rotations
-from feddwa.errors import InputError, require, unknown
+from feddwa.errors import InputError, require
 from feddwa.params import build
+from feddwa.plugins import Registry
 
-__all__ = ["PARTITIONS", "Partition", "Scheme", "check", "make"]
+__all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "check", "make"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -28,6 +30,7 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "label-permutation": LabelPermutation,
     "natural": Natural,
 }
+REGISTRY: Registry[type[Scheme]] = Registry("partition", PARTITIONS, adopt)
 
 # The paper's class counts. EMNIST is not in the authors' code, so there the paper's text is all there is to follow.
 PAPER_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -57,16 +60,13 @@ VARIANT_OF: dict[str, dict[str, str]] = {
 
 def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, seed: int) -> Partition:
     """Divide `dataset` among `clients` by the scheme `name` with its hyper-parameters; same seed, same partition."""
-    if name not in PARTITIONS:
-        raise unknown("--partition", name, PARTITIONS)
+    kind = REGISTRY.find(name)
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
     enough = f"at most {len(dataset.y) // 2}: each needs a sample to train and one to test; take fewer clients"
     require(2 * clients <= len(dataset.y), "--clients", clients, enough)
     defaults = PAPER_DEFAULTS.get(name, {}).get(dataset.name, {})
-    usual, scheme = (
-        build(PARTITIONS[name], values, f"partition {name}") for values in (defaults, {**defaults, **params})
-    )
+    usual, scheme = (build(kind, values, f"partition {name}") for values in (defaults, {**defaults, **params}))
     for key, variant in VARIANT_OF.get(name, {}).items():
         if vars(scheme)["variant"] != variant and vars(scheme)[key] != vars(usual)[key]:
             raise InputError(f"--param {key}: only variant={variant} has it; give --param variant={variant} as well")
@@ -75,6 +75,9 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
     most = len(dataset.y) // 2
     require(clients <= most, "--clients", clients, f"at most {most:,}: each needs a sample to train and one to test")
     partition = scheme(column, dataset.train_count, clients, rng)
+    made = f"{type(partition).__name__} of {getattr(partition, 'train', None) and len(partition.train)} clients"
+    right = isinstance(partition, Partition) and len(partition.train) == len(partition.test) == clients
+    require(right, f"--partition {name}", made, f"a function that returns a Partition of {clients} clients")
     if scheme.reads == "owners":
         partition = replace(partition, client_names=dataset.client_names[:clients])
     check(partition, dataset)

@@ -1,8 +1,10 @@
 """Datasets by name or path. The order of look-up: files that the user has, the cache, the hub."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +14,24 @@ from feddwa.data.dataset import Dataset, hold_out
 from feddwa.data.files import Tree
 from feddwa.data.images import decode
 from feddwa.data.originals import Raw
-from feddwa.errors import InputError
+from feddwa.errors import InputError, require
+from feddwa.plugins import Registry, Unfit, accepted
 
 DATASETS: dict[str, str] = {
     "digits": "1,797 handwritten digits, 8x8 grey, 10 classes; installed with scikit-learn",
     **{name: source.summary for name, source in SOURCES.items()},
 }
+
+
+def adopt(function: Any) -> Callable[[str | None], Dataset]:
+    """A function from outside the package as a dataset; it is given `data_dir` if it names it."""
+    if not callable(function) or isinstance(function, type):
+        raise Unfit(f"is a {type(function).__name__}, must be a function that returns a feddwa.data.dataset.Dataset")
+    names = accepted(function, ("data_dir",))
+    return lambda data_dir: function(**dict.fromkeys(names, data_dir))
+
+
+REGISTRY: Registry[Any] = Registry("dataset", DATASETS, adopt)
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
@@ -30,8 +44,17 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _named(SOURCES[name], data_dir or os.environ.get("FEDDWA_DATA"))
     if Path(name).exists():
         return own.load_own(name)
-    valid = ", ".join(DATASETS)
+    if REGISTRY.knows(name):
+        return _foreign(name, data_dir)
+    valid = ", ".join(REGISTRY)
     raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+
+
+def _foreign(name: str, data_dir: str | Path | None) -> Dataset:
+    """What a function from outside the package returns."""
+    made = REGISTRY.find(name)(data_dir or os.environ.get("FEDDWA_DATA"))
+    require(isinstance(made, Dataset), f"--dataset {name}", type(made).__name__, "a function that returns a Dataset")
+    return made  # type: ignore[no-any-return]  # checked above
 
 
 def digits() -> Dataset:

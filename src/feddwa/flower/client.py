@@ -24,7 +24,7 @@ from feddwa.engine.rows import digest, put_state, take_state
 from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
-from feddwa.flower.site import Refusal, Values, load_site, names_digest
+from feddwa.flower.site import Refusal, Values, admit, load_site, names_digest
 
 app = ClientApp()
 
@@ -50,8 +50,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Values], RecordDict]) -> Message:
     """Reply with the result of `work(config, node config)`, or with the name of the exception that it raised."""
     try:
-        config = from_run_config(context.run_config).resolved()
-        return Message(work(config, tuple(sorted(context.node_config.items()))), reply_to=message)
+        values, config = tuple(sorted(context.node_config.items())), from_run_config(context.run_config)
+        admit(config, values)
+        return Message(work(config.resolved(), values), reply_to=message)
     except Exception as error:  # of any exception, the server may learn the name only
         log(ERROR, "feddwa: %s", error, exc_info=error)
         told = f": {error}" if isinstance(error, Refusal | Malformed) else ", see the node's log"

@@ -26,6 +26,7 @@ from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 from feddwa.experiment import Observer, Result
 from feddwa.flower.settings import FlowerConfig
+from feddwa.plugins import is_reference
 
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
@@ -81,8 +82,11 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
 
     folder, path = Path(tempfile.mkdtemp(prefix="feddwa-")), Path(config.out or "")
     settings = {"memory": str(path / NODES)}
-    if config.dataset not in sources.DATASETS:
+    if not sources.REGISTRY.knows(config.dataset):
         settings["dataset"] = config.dataset
+    named = (config.algorithm, config.model or "", config.partition or "", config.dataset)
+    if references := [name for name in named if is_reference(name.partition("@")[0])]:
+        settings["references"] = ",".join(references)
     if config.data_dir is not None:
         settings["data-dir"] = config.data_dir
     try:

@@ -6,9 +6,10 @@ Node config (`flower-supernode --node-config`):
     partition-id=0 num-partitions=3    or, for experiments, a block of the clients of the run's dataset and partition
     data-dir="/srv/datasets"           folder of the named datasets
     dataset="/srv/own.npz"             the only path that a run may name as its dataset
+    references="lab.methods:Ditto"     code that a run may name by reference, separated by commas
     device="cpu"                       overrides the run's device
 
-A run gives names and numbers only. A node reads no path except those in its own configuration.
+A run gives names and numbers only. A node reads no path and imports no code except those in its own configuration.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
+from feddwa.plugins import is_reference
 
 Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
@@ -52,6 +54,15 @@ class Site:
         return torch.arange(self.clients) + max(self.first, 0)
 
 
+def admit(config: FlowerConfig, node: Values) -> None:
+    """Refuse references to code that the node config does not name, before any of it is imported."""
+    allowed = [text.strip() for text in str(dict(node).get("references", "")).split(",")]
+    for option in ("algorithm", "model", "partition", "dataset"):
+        name = getattr(config, option) or ""
+        if (is_reference(name) or "@" in name) and name not in allowed:
+            raise Refusal(f"{option}: a reference that the node config does not name under `references`")
+
+
 @functools.lru_cache(maxsize=64)
 def load_site(config: FlowerConfig, node: Values) -> Site:
     """The site of a node in a run. node: its node config. Raises Refusal where that is wrong."""
@@ -62,7 +73,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
     if "partition-id" not in values or "num-partitions" not in values:
         raise Refusal("node config: must have data, or partition-id and num-partitions")
     allowed = os.path.abspath(str(values["dataset"])) if "dataset" in values else None
-    if config.dataset not in sources.DATASETS and os.path.abspath(config.dataset) != allowed:
+    if not sources.REGISTRY.knows(config.dataset) and os.path.abspath(config.dataset) != allowed:
         raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
     task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir"), out=None))
     place, parts = int(values["partition-id"]), int(values["num-partitions"])

@@ -9,8 +9,7 @@ never splits (median over these rounds). The tables' values are those of seed 0;
 import dataclasses
 from dataclasses import dataclass
 
-from feddwa.algorithms import ClusterFL
-from feddwa.algorithms.clusterfl import LATE, tolerance
+from feddwa.algorithms.clusterfl import LATE, ClusterFL, tolerance
 from feddwa.build import make_engine
 from feddwa.config import RunConfig
 from feddwa.data.task import Task

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import REGISTRY
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.paper import run
@@ -42,7 +42,7 @@ class Cell:
     @property
     def kind(self) -> RunConfig:
         """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
-        stackable = ALGORITHMS[self.config.algorithm].stackable
+        stackable = REGISTRY.find(self.config.algorithm).stackable
         own = (entry for entry in self.config.param if _parameter(entry) not in stackable)
         return dataclasses.replace(self.config, param=tuple(own))
 

@@ -46,7 +46,7 @@ def _costs_the_same(a: RunConfig, b: RunConfig) -> bool:
 
 
 def reproduce(
-    name: str,
+    name: str | Experiment,
     *,
     columns: Sequence[str] = (),
     methods: Sequence[str] = (),
@@ -69,9 +69,9 @@ def reproduce(
     are at work at once.
     """
     deadline = None if time_limit is None else time.time() + time_limit
-    chosen = experiment(name).select(columns, methods, seeds, scale)
+    chosen = (name if isinstance(name, Experiment) else experiment(name)).select(columns, methods, seeds, scale)
     if not chosen.trains:
-        raise InputError(f"reproduce {name}: is computed, there is nothing to train; use the command line")
+        raise InputError(f"reproduce {chosen.name}: is computed, there is nothing to train; use the command line")
     store = Store(results or default_results(scale))
     every = plan(chosen, store, scale)
     cells = _tuned(every, methods, tell)

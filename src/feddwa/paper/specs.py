@@ -10,11 +10,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import title_of
 from feddwa.config import RunConfig
-from feddwa.errors import require, unknown
+from feddwa.errors import InputError, require, unknown
+from feddwa.plugins import is_reference, label, located
 
 Scale = Literal["paper", "smoke"]
 
@@ -100,8 +102,8 @@ class Experiment:
         """The run of a cell, seed and machine left open."""
         own = tuned().get(column.name, {}).get(row.method, [])
         options = {"rounds": self.rounds, **column.options, "algorithm": row.method}
-        division = [f"{options['partition']}.{entry}" for entry in options.get("param", ())]
-        options["param"] = (*division, *(f"{row.method}.{entry}" for entry in (*own, *row.param)))
+        division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
+        options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in (*own, *row.param)))
         config = RunConfig(**options)
         return _small(config) if scale == "smoke" else config
 
@@ -186,6 +188,37 @@ def experiments() -> dict[str, Experiment]:
     return {name: _experiment(name, document[name]) for name in names}
 
 
+def read_spec(path: Path) -> dict[str, Experiment]:
+    """The tables of a file in the form of experiments.toml, whose [settings] may also name a `dataset`.
+
+    References to files, of methods and in settings, are relative to the file's folder.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--spec {path}: {error}") from None
+    settings = {name: _beside(path, table) for name, table in document.pop("settings", {}).items()}
+    for name, table in document.items():
+        for key in ("title", "columns", "rows"):
+            require(key in table, f"--spec {path}: [{name}]", sorted(table), f"a table with {key}")
+        for column in table["columns"]:
+            if column.partition("/")[2] not in settings:
+                raise unknown(f"--spec {path}: [{name}] columns", column, [f"DATASET/{known}" for known in settings])
+        table["rows"] = [_beside(path, {"": row})[""] for row in table["rows"]]
+        table.setdefault("kind", "table")
+    return {name: _experiment(name, table, settings) for name, table in document.items()}
+
+
+def _beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with every reference to a file of the folder of `path` named from the root on."""
+    found = {}
+    for key, value in table.items():
+        first, *rest = value.split(" ") if isinstance(value, str) else [""]
+        reference = is_reference(first) and ".py:" in first
+        found[key] = " ".join([located(str(path.resolve().parent / first)), *rest]) if reference else value
+    return found
+
+
 def experiment(name: str) -> Experiment:
     """One of them, or a clear error."""
     known = experiments()
@@ -194,7 +227,7 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
+def _experiment(name: str, table: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> Experiment:
     printed, labels = table.get("paper", {}), table.get("labels", {})
     names = list(labels) or [*table.get("rows", ()), *printed]
     grid = {
@@ -204,7 +237,7 @@ def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     }
     own = {column: column for column in table.get("columns", ())}
     columns = (
-        dataclasses.replace(_column(column), numbers=numbers, seeds=table.get("seeds") or _seeds(column))
+        dataclasses.replace(_column(column, settings), numbers=numbers, seeds=table.get("seeds") or _seeds(column))
         for column, numbers in {**own, **table.get("also", {})}.items()
     )
     plain = {key: table[key] for key in ("title", "kind", "rounds", "axis") if key in table}
@@ -214,12 +247,12 @@ def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     )  # fmt: skip
 
 
-def _column(name: str) -> Column:
+def _column(name: str, settings: Mapping[str, Any] | None = None) -> Column:
     dataset, _, setting = name.partition("/")
     if not setting:  # of a table of costs: the network alone counts
         return Column(name, "", {"dataset": dataset})
-    table = dict(_document()["settings"][setting])
-    text, special = table.pop("text"), table.pop("of", {})
+    table = dict((_document()["settings"] if settings is None else settings)[setting])
+    text, special = table.pop("text", ""), table.pop("of", {})
     param = (*table.pop("param", ()), *special.get(dataset, ()))
     return Column(name, text, {"dataset": dataset, **table, "param": param})
 
@@ -231,7 +264,7 @@ def _seeds(column: str) -> int:
 
 def _label(row: str) -> str:
     method, *rest = row.split()
-    return " ".join([ALGORITHMS[method].title, *rest])
+    return " ".join([title_of(method), *rest])
 
 
 def tuned() -> dict[str, dict[str, list[str]]]:
@@ -246,7 +279,7 @@ def paper_passes() -> dict[str, float]:
 
 def methods() -> dict[str, str]:
     """The paper's fourteen methods, in its order: name -> title."""
-    return {row.method: ALGORITHMS[row.method].title for row in experiment("table1").rows}
+    return {row.method: title_of(row.method) for row in experiment("table1").rows}
 
 
 def unique_cells(

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from feddwa import __version__
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.config import RunConfig
-from feddwa.data.partition import PARTITIONS
+from feddwa.data.partition import REGISTRY as PARTITIONS
 from feddwa.params import fields_of
+from feddwa.plugins import label
 
 Record = dict[str, Any]  # a result file
 
@@ -45,7 +46,8 @@ def cell_name(config: RunConfig) -> str:
     values["param"] = [entry for entry in values["param"] if entry not in _defaults(config)]
     told = {key: value for key, value in values.items() if key in _ALWAYS or value != usual[key]}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{values['dataset']}-{values['partition']}-{values['clients']}-{values['algorithm']}-{digest}"
+    dataset, partition, algorithm = (label(values[key]) for key in ("dataset", "partition", "algorithm"))
+    return f"{dataset}-{partition}-{values['clients']}-{algorithm}-{digest}"
 
 
 _ALWAYS = ("algorithm", "dataset", "model", "partition", "clients", "rounds", "batch_size", "lr", "param")
@@ -54,7 +56,7 @@ _ALWAYS = ("algorithm", "dataset", "model", "partition", "clients", "rounds", "b
 def _defaults(config: RunConfig) -> set[str]:
     partition = config.partition or config.usual_partition
     assert partition is not None  # results are of named datasets
-    kinds = {config.algorithm: ALGORITHMS[config.algorithm], partition: PARTITIONS[partition]}
+    kinds = {label(config.algorithm): ALGORITHMS.find(config.algorithm), label(partition): PARTITIONS.find(partition)}
     return {f"{owner}.{key}={usual}" for owner, kind in kinds.items() for key, (_, usual) in fields_of(kind).items()}
 
 
@@ -67,7 +69,7 @@ class Store:
 
     def path(self, config: RunConfig, seed: int) -> Path:
         """The file of a cell and a seed: <folder>/<dataset>/<cell>-s<seed>.json."""
-        return self.folder / config.dataset / f"{cell_name(config)}-s{seed}.json"
+        return self.folder / label(config.dataset) / f"{cell_name(config)}-s{seed}.json"
 
     def work(self, config: RunConfig) -> Path:
         """The run directory of a run that is not finished."""
@@ -86,7 +88,9 @@ class Store:
     def all(self, config: RunConfig) -> dict[int, Record]:
         """The results of a cell by seed, whatever seeds there are."""
         pattern = f"{cell_name(config)}-s*.json"
-        seeds = sorted(int(path.stem.rpartition("-s")[2]) for path in (self.folder / config.dataset).glob(pattern))
+        seeds = sorted(
+            int(path.stem.rpartition("-s")[2]) for path in (self.folder / label(config.dataset)).glob(pattern)
+        )
         found = {seed: self.find(config, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
 

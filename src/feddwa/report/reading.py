@@ -12,11 +12,12 @@ from typing import Any, overload
 import numpy as np
 
 from feddwa import records, runs, stored_weights
-from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms import title_of
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.describe import Description
 from feddwa.errors import InputError
 from feddwa.findings import Finding, went_wrong
+from feddwa.plugins import label
 from feddwa.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
 
 SETTING = ("dataset", "partition", "clients")  # what runs in one picture have to share
@@ -219,7 +220,7 @@ def by_method(found: Sequence[Record]) -> list[Method]:
     for key, own in grouped.items():
         others = [set(other) for other in grouped if other[0] == key[0] and other != key]
         special = [option for option in key[1:] if not all(option in other for other in others)]
-        title = ALGORITHMS[key[0]].title if key[0] in ALGORITHMS else key[0]
+        title = _title(key[0])
         methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, own))
     for method in methods:
         seeds = Counter(run.config.seed for run in method.runs)
@@ -234,7 +235,15 @@ def _options(config: RunConfig) -> list[str]:
     """Everything that two methods may differ by, as it would be written on the command line."""
     fields = [name for name in RunConfig.__dataclass_fields__ if name not in (*NOT_THE_METHOD, *SETTING, "param")]
     plain = [f"{name}={getattr(config, name)}" for name in fields]
-    return plain + [entry.removeprefix(f"{config.algorithm}.") for entry in config.param]
+    return plain + [entry.removeprefix(f"{label(config.algorithm)}.") for entry in config.param]
+
+
+def _title(algorithm: str) -> str:
+    """How the algorithm is called; runs of code that is not at hand can be read, too."""
+    try:
+        return title_of(algorithm)
+    except InputError:
+        return label(algorithm)
 
 
 def _check_one_setting(found: Sequence[Record]) -> None:

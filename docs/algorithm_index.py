@@ -1,0 +1,51 @@
+"""Writes what the pages say about every algorithm from its class: python docs/algorithm_index.py
+
+The table of docs/algorithms/README.md, and a page for an algorithm that has none. Sentences in the table that are there
+already stay as they are; a new algorithm has its `summary`.
+"""
+
+import re
+from pathlib import Path
+
+from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.params import fields_of
+
+FOLDER = Path(__file__).parent / "algorithms"
+ROW = re.compile(r"^\| \[(\w+)\]\(\w+\.md\) \| (.+?) \| .*\|\n", re.MULTILINE)
+
+
+def index(page: str) -> str:
+    """The page with one row for every algorithm, in their order."""
+    said = dict(ROW.findall(page))
+    rows = [
+        f"| [{name}]({name}.md) | {said.get(name, kind.summary)} | {kind.traffic} | {kind.cost} |\n"
+        for name, kind in ALGORITHMS.items()
+    ]
+    place = ROW.search(page)
+    assert place is not None
+    return page[: place.start()] + "".join(rows) + ROW.sub("", page[place.start() :])
+
+
+def new_page(name: str, kind: type[Algorithm]) -> str:
+    """A page to begin with: what the class says, its hyper-parameters, a command."""
+    rows = [f"| `{key}` | {_literal(usual)} | |" for key, (_, usual) in fields_of(kind).items()]
+    table = ["| parameter | default | meaning |", "| --- | --- | --- |", *rows, ""] if rows else []
+    command = ["```", f"feddwa run --algorithm {name}", "```"]
+    return "\n".join([f"# {kind.title}", "", f"{kind.summary.capitalize()}.", "", *table, *command, ""])
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if value in (None, True, False) else str(value)
+
+
+def main() -> None:
+    """Write what is missing or out of date."""
+    page = FOLDER / "README.md"
+    page.write_text(index(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, kind in ALGORITHMS.items():
+        if not (FOLDER / f"{name}.md").exists():
+            (FOLDER / f"{name}.md").write_text(new_page(name, kind), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Algorithms, networks, partitions and datasets by name, wherever their code is.
+
+    fedavg                   a name of this package
+    ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
+    mypkg.mymodule:Ditto     a reference: an attribute of a module on Python's path or in the current folder
+    path/to/file.py:Ditto    a reference: an attribute of a file
+
+A reference stands wherever a name does: options, TOML files, Python. A run stores it in config.toml, so that whatever
+reads the run directory finds the same code again.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from feddwa.errors import InputError, one_line, unknown
+
+T = TypeVar("T")
+
+REFERENCE = re.compile(r"(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+
+
+class Unfit(ValueError):
+    """Why an object cannot serve as what a reference is used for: "is a function, must be ..."."""
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """Everything of one kind that a name or a reference can stand for."""
+
+    kind: str  # "algorithm": of the option --algorithm and of the entry points feddwa.algorithms
+    builtin: Mapping[str, T]
+    adopt: Callable[[Any], T]  # an object from outside as built-in ones are; raises Unfit where it cannot be one
+
+    def find(self, name: str, option: str = "") -> T:
+        """What a name or a reference stands for; InputError names `option` (default: --KIND) and what is wrong."""
+        option = option or f"--{self.kind}"
+        if name in self.builtin:
+            return self.builtin[name]
+        reference = self.plugins().get(name, name)
+        if not is_reference(reference):
+            raise unknown(option, name, [*self, f"a reference such as mypkg.mymodule:{self.kind.title()}"])
+        try:
+            return self.adopt(resolve(reference))
+        except Unfit as error:
+            raise InputError(f"{option} {name}: {error}") from error.__cause__
+
+    def plugins(self) -> dict[str, str]:
+        """Name -> reference of what installed packages have registered; names of this package are not theirs."""
+        found = {entry.name: entry.value for entry in entry_points(group=f"feddwa.{self.kind}s")}
+        return {name: found[name] for name in sorted(found) if name not in self.builtin}
+
+    def knows(self, name: str) -> bool:
+        """Whether it is a name, or has the form of a reference."""
+        return name in self.builtin or is_reference(name) or name in self.plugins()
+
+    def name_of(self, value: object) -> str:
+        """The name of something built in, a reference to anything else."""
+        names = (name for name, known in self.builtin.items() if known is value)
+        return next(names, "") or reference_to(value, self.kind)
+
+    def __iter__(self) -> Iterator[str]:
+        """All names: those of this package, then those of plug-ins."""
+        yield from self.builtin
+        yield from self.plugins()
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name has the form MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE."""
+    return REFERENCE.fullmatch(name) is not None
+
+
+def label(name: str) -> str:
+    """A name, or the attribute of a reference: what tables, folders and --param call it."""
+    found = REFERENCE.fullmatch(name.partition("@")[0])
+    return name if found is None else found["attribute"].rpartition(".")[2]
+
+
+def located(name: str) -> str:
+    """A reference whose file is named from the root on, so that it leads there from any folder; other names as is."""
+    found = REFERENCE.fullmatch(name)
+    if found is None or not found["place"].endswith(".py"):
+        return name
+    return f"{os.path.abspath(found['place'])}:{found['attribute']}"
+
+
+def resolve(reference: str) -> Any:
+    """The object that a reference leads to. Its module is imported, once."""
+    found = REFERENCE.fullmatch(reference)
+    assert found is not None
+    place = found["place"]
+    value: Any = _from_file(os.path.abspath(place)) if place.endswith(".py") else _from_path(place)
+    for part in found["attribute"].split("."):
+        if not hasattr(value, part):
+            own = [name for name, each in vars(value).items() if getattr(each, "__module__", "") == value.__name__]
+            raise Unfit(f"{place} has no {part}; it has {', '.join(own) or 'nothing of its own'}")
+        value = getattr(value, part)
+    return value
+
+
+def reference_to(value: Any, kind: str) -> str:
+    """The reference that leads to a class or a function."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<nothing>")
+    if module is None or "<" in name:
+        valid = "at the top level of a module or script, so that the run directory can name it"
+        raise InputError(f"{kind}: {name.replace('<locals>.', '')} must be a class or a function {valid}")
+    source = getattr(sys.modules.get(module), "__file__", None)
+    from_file = module == "__main__" or module.startswith(_FILES)
+    return f"{os.path.abspath(source)}:{name}" if from_file and source else f"{module}:{name}"
+
+
+def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: str) -> None:
+    """Raise Unfit unless a function can be called with so many positional arguments."""
+    try:
+        _signature(function).bind(*names)
+    except TypeError:
+        raise Unfit(f"{what}{_signature(function)} must take ({', '.join(names)})") from None
+
+
+def accepted(function: Callable[..., Any], offered: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the offered keyword arguments that a function names; raises Unfit where it needs others."""
+    known = _signature(function).parameters
+    lacking = [name for name, each in known.items() if _required(each) and name not in offered]
+    if lacking:
+        raise Unfit(f"needs the argument {lacking[0]}; without a default it may have: {', '.join(offered)}")
+    return tuple(name for name in offered if name in known)
+
+
+def _required(argument: inspect.Parameter) -> bool:
+    variable = argument.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return argument.default is inspect.Parameter.empty and not variable
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        raise Unfit("has no signature that Python knows; wrap it in a function") from None
+
+
+_FILES = "feddwa_file_"  # begins the names of modules that were loaded from a file
+
+
+def _from_file(path: str) -> ModuleType:
+    """The module in a file; the running script is not loaded a second time."""
+    main = sys.modules.get("__main__")
+    if main is not None and os.path.abspath(getattr(main, "__file__", None) or "") == path:
+        return main
+    name = _FILES + re.sub(r"\W", "_", Path(path).stem) + f"_{zlib.crc32(path.encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not os.path.isfile(path):
+        raise Unfit(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        _guarded(functools.partial(spec.loader.exec_module, module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _from_path(name: str) -> ModuleType:
+    """The module of a name, which may be in the current folder: the `feddwa` command does not look there otherwise."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        return _guarded(functools.partial(importlib.import_module, name), name)  # type: ignore[no-any-return]
+    finally:
+        sys.path.remove(here)
+
+
+def _guarded(load: Callable[[], Any], name: str = "") -> Any:
+    """What a module's code makes; any error of it in one line, with its place in the code."""
+    try:
+        return load()
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise Unfit(f"there is no module {error.name} on Python's path or in {os.getcwd()}") from None
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+        raise Unfit(f"importing it failed: {type(error).__name__}: {one_line(error)}{place}") from error
