@@ -244,11 +244,11 @@ def test_seeds_of_a_referenced_algorithm_run_in_lockstep(tmp_path):
 
     config = RunConfig(algorithm=DITTO, model="mlp", clients=4, rounds=2)
     configs = [dataclasses.replace(config, seed=seed, out=str(tmp_path / f"s{seed}")).resolved() for seed in (0, 1)]
-    together = run_tasks(configs, [load_task(each) for each in configs])
+    in_lockstep = run_tasks(configs, [load_task(each) for each in configs])
     alone = feddwa.run(dataclasses.replace(config, seed=1, out=str(tmp_path / "alone")))
-    assert together[1].summary["together"] == 2
+    assert in_lockstep[1].summary["lockstep"] == 2
     for name, value in alone.models.items():
-        np.testing.assert_allclose(together[1].models[name], value, atol=1e-5)
+        np.testing.assert_allclose(in_lockstep[1].models[name], value, atol=1e-5)
 
 
 def test_installed_plug_ins_have_names(tmp_path, monkeypatch, capsys):
