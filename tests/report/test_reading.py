@@ -8,6 +8,7 @@ import pytest
 
 import feddwa
 from feddwa.errors import InputError
+from feddwa.report.page import page
 from feddwa.report.reading import by_method, read
 from tests.report.conftest import ROUNDS, SETTING
 
@@ -137,3 +138,21 @@ def test_runs_that_shared_their_seconds_have_a_share_of_them(run):
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "lockstep": 4}))
     assert read([run])[0].seconds == pytest.approx(alone / 4)
+
+
+def test_a_federations_clients_may_come_late_and_not_answer(run):
+    """Its lines grow as clients join, and have null for those who did not answer; elsewhere that is damage."""
+    lines = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
+    lines[0]["before"] = lines[0]["before"][:6]
+    lines[3]["before"] = [None] * 8
+    lines[-1]["before"][2] = None
+    (run / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InputError, match=r"clients\.jsonl: is damaged: a line is not one of 8 clients"):
+        read([run])
+    (run / "federation.json").write_text("{}")
+    (record,) = read([run])
+    assert record.accuracy.shape == (ROUNDS + 1, 8)
+    assert record.curve[0] == pytest.approx(np.mean(lines[0]["before"]))
+    assert np.isnan(record.curve[3])
+    assert record.last == pytest.approx(np.mean([each for each in lines[-1]["before"] if each is not None]))
+    page(by_method([record]))
