@@ -20,7 +20,7 @@ from feddwa import run
 from feddwa.flower.local import LocalFederation
 from feddwa.flower.processes import MARK
 from feddwa.flower.settings import FlowerConfig
-from feddwa.runs import METRICS, read_lines
+from feddwa.results.runs import METRICS, read_lines
 
 ROUNDS = 6
 OPTIONS = {"algorithm": "feddwa", "clients": 20, "rounds": ROUNDS}

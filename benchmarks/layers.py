@@ -12,7 +12,7 @@ from feddwa.config import RunConfig
 from feddwa.data.federated import federate
 from feddwa.engine import Engine, Settings
 from feddwa.federation import Federation
-from feddwa.report.weights import Panel, draw_weights
+from feddwa.results.plot import Panel, draw_weights
 
 PARTITIONS = ("groups", "rotations", "label-permutation")  # all with the same four blocks of clients
 

@@ -21,7 +21,7 @@ for name, result in results.items():
 
 # %% Who gained by joining?
 from feddwa.report.collect import gains  # noqa: E402
-from feddwa.report.reading import read  # noqa: E402
+from feddwa.results.record import read  # noqa: E402
 
 joined, alone = read([folder / "feddwa"])[0], read([folder / "local"])[0]
 gain = gains(joined, alone)

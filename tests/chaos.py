@@ -104,7 +104,8 @@ def work(
 
 def die_at(step: int) -> None:
     """Count every step of writing in this process, and die in the middle of the given one: before, in or after it."""
-    from feddwa import checkpoint, runs
+    from feddwa import checkpoint
+    from feddwa.results import runs
 
     count = 0
 

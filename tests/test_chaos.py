@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from feddwa import runs
 from feddwa.algorithms import ALGORITHMS
+from feddwa.results import runs
 from tests.chaos import Zygote
 
 KILLS = 50
@@ -70,7 +70,7 @@ def assert_same(folder: Path, reference: Path) -> None:
         assert (folder / "run" / name).read_bytes() == (reference / "run" / name).read_bytes(), name
     assert timeless(folder / "run" / "metrics.jsonl") == timeless(reference / "run" / "metrics.jsonl")
     assert (folder / "models").read_bytes() == (reference / "models").read_bytes()
-    summaries = [json.loads((each / "run" / "summary.json").read_text()) for each in (folder, reference)]
+    summaries = [json.loads((each / "run" / "record.json").read_text()) for each in (folder, reference)]
     assert {**summaries[0], "seconds": 0} == {**summaries[1], "seconds": 0}
     left = {path.name for path in (folder / "run").iterdir()}
     assert left - {"weights.png"} == {path.name for path in (reference / "run").iterdir()} - {"weights.png"}
@@ -218,13 +218,13 @@ def test_a_comparison_goes_on_where_it_was(zygote, tmp_path):
         job = {"command": ["compare", *options, "--out", str(tmp_path / name)], "log": str(tmp_path / "log")}
         status = zygote.run(**job, kill=100 if name == "cut" else 0)
         assert status == (-signal.SIGKILL if name == "cut" else 0), (tmp_path / "log").read_text()
-    assert (tmp_path / "cut/local/summary.json").exists()
-    assert not (tmp_path / "cut/fedavg/summary.json").exists()
-    kept = (tmp_path / "cut/local/summary.json").read_bytes()
+    assert (tmp_path / "cut/local/record.json").exists()
+    assert not (tmp_path / "cut/fedavg/record.json").exists()
+    kept = (tmp_path / "cut/local/record.json").read_bytes()
     assert zygote.run(**job | {"command": ["compare", *options, "--out", str(tmp_path / "cut")]}) == 2
     assert f"`feddwa resume {tmp_path / 'cut'}` continues it" in (tmp_path / "log").read_text()
     assert zygote.run(**job | {"command": ["resume", str(tmp_path / "cut")]}) == 0, (tmp_path / "log").read_text()
-    assert (tmp_path / "cut/local/summary.json").read_bytes() == kept
+    assert (tmp_path / "cut/local/record.json").read_bytes() == kept
     for algorithm in ("local", "feddwa", "fedavg"):
         for name in ("clients.jsonl", "weights.safetensors", "config.toml"):
             assert (tmp_path / "cut" / algorithm / name).read_bytes() == (
@@ -234,7 +234,7 @@ def test_a_comparison_goes_on_where_it_was(zygote, tmp_path):
 
 def test_one_process_at_a_time(zygote, tmp_path):
     interrupted(zygote, tmp_path, VARIANTS[-1])
-    from feddwa.runs import _lock
+    from feddwa.results.runs import _lock
 
     with _lock(tmp_path / "run"):
         assert resume(zygote, tmp_path) == 2

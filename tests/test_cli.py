@@ -109,7 +109,7 @@ def test_run_with_every_option(call):
         if key != "out":
             assert str(written[key.replace("-", "_")]) == value
     assert {"dirichlet.alpha=0.9", "dirichlet.min_samples=10", "dirichlet.balance=True"} <= set(written["param"])
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = json.loads(Path("run/record.json").read_text())
     assert (summary["algorithm"], summary["clients"], summary["seed"]) == ("fedavg", 5, 9)
     assert "fedavg: done, accuracy" in out
     assert "run/weights.png" in out
@@ -371,7 +371,7 @@ def test_square_brackets_are_no_markup(call):
         status, shown, err = call("run", *QUICK, "--out", out)
         assert (status, err) == (0, "")
         assert f"  {out}/\n" in shown
-        assert (Path(out) / "summary.json").exists()
+        assert (Path(out) / "record.json").exists()
     status, shown, _ = call("partition", "--clients", "4", "--out", "[/x].png")
     assert (status, "wrote [/x].png" in shown) == (0, True)
     assert call("resume", "[/x]")[0] == 0

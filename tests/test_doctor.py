@@ -10,7 +10,7 @@ import feddwa
 from feddwa import cli, doctor
 from feddwa.config import RunConfig
 from feddwa.data.describe import Description
-from feddwa.report.reading import read
+from feddwa.results.record import read
 
 SMALL = {"clients": 4, "rounds": 2, "param": ("groups=2",)}
 

@@ -16,7 +16,8 @@ import feddwa
 from feddwa import cli, plugins
 from feddwa.algorithms import ALGORITHMS, REGISTRY, Local
 from feddwa.config import RunConfig, from_toml
-from feddwa.report.reading import by_method, read
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
 
 EXTEND = Path(__file__).parents[1] / "examples" / "extend"
 DITTO, FEDPER = f"{EXTEND}/ditto.py:Ditto", f"{EXTEND}/fedper.py:FedPer"
@@ -62,7 +63,7 @@ def metrics(path):
 def interrupted(arguments, rounds, out):
     """A run of which only the first rounds are there, as if it had been killed: its last line is cut off."""
     code = (
-        "import os, sys; from feddwa import experiment, runs\n"
+        "import os, sys; from feddwa import experiment; from feddwa.results import runs\n"
         "keep = runs.RunDirectory.keep\n"
         "def stop(self, round, *rest, **more):\n"
         "    keep(self, round, *rest, **more)\n"

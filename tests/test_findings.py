@@ -9,7 +9,7 @@ import pytest
 
 import feddwa
 from feddwa import cli
-from feddwa.findings import clients_in_words, failure, guess, went_wrong
+from feddwa.results.findings import clients_in_words, failure, guess, went_wrong
 
 EVEN = np.full((4, 10), 5)  # four clients with five test samples of each of ten classes
 SMALL = ("--clients", "4", "--rounds", "3", "--param", "groups=2")
@@ -214,7 +214,7 @@ def test_one_method_that_fails_does_not_hide_the_others(capsys):
 
 def test_a_stopped_run_without_any_training_is_told_so():
     feddwa.run(lr=1e6, clients=4, rounds=2, out="run")
-    Path("run/summary.json").unlink()
+    Path("run/record.json").unlink()
     for name in ("metrics.jsonl", "clients.jsonl"):
         Path("run", name).write_text("".join(Path("run", name).read_text().splitlines(keepends=True)[:1]))
     assert "nothing was trained" in failure([json.loads(Path("run/metrics.jsonl").read_text())])

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feddwa
-from feddwa import checkpoint, cli, runs
+from feddwa import checkpoint, cli
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import BACKENDS, RunConfig, from_toml
 from feddwa.data.files import Tree
@@ -31,6 +31,7 @@ from feddwa.data.own import load_own
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError
 from feddwa.params import fields_of
+from feddwa.results import runs
 from tests.conftest import FUZZED
 
 SRC = Path(feddwa.__file__).parent
@@ -139,7 +140,7 @@ def test_any_options_run_or_are_one_line(given_options, given_params, tiny, tmp_
         assert re.fullmatch(r"feddwa: failed: .+: (nothing was trained|the loss is no finite number).+\n", errors), (
             errors
         )
-        assert (folder / "run" / "summary.json").exists()
+        assert (folder / "run" / "record.json").exists()
     if status == 2:
         assert re.fullmatch(r"feddwa: .+\n", errors), errors
         assert "--" in errors or "algorithm" in errors or "partition" in errors or "model" in errors, errors

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from feddwa import metrics
 from feddwa.engine import Cohort, Scores
 from feddwa.federation import Round
 from feddwa.ledger import Costs
+from feddwa.results import metrics
 
 TEST_SIZES = torch.tensor([10, 20, 30, 40])
 

@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from feddwa import metrics
 from feddwa.data.partition import Partition
 from feddwa.experiment import Result
-from feddwa.findings import Finding
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
 from feddwa.report.terminal import make_console
 from feddwa.report.units import human_bytes, human_flops, human_seconds
-from feddwa.report.weights import Panel, draw_weights, terminal_weights
+from feddwa.results import metrics
+from feddwa.results.findings import Finding
+from feddwa.results.plot import Panel, draw_weights, terminal_weights
 
 
 def a_result(last=80.0, rounds=6, clients=4, loss=1.0) -> Result:

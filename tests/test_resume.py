@@ -69,7 +69,7 @@ def test_a_resumed_run_is_the_run(algorithm, participation):
     for round in (1, 3):
         with pytest.raises(Stop):
             feddwa.run(out=f"cut-{round}", observe=stop_after(round), **options)
-        assert not Path(f"cut-{round}/summary.json").exists()
+        assert not Path(f"cut-{round}/record.json").exists()
         same(feddwa.resume(f"cut-{round}"), whole)
 
 
@@ -207,7 +207,7 @@ def test_a_byte_that_changed_since_is_noticed(name):
     same(feddwa.resume(path), feddwa.run(out="whole", **TINY))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "weights.safetensors", "record.json"])
 def test_a_finished_run_that_changed_is_not_read_back(name):
     path = Path(feddwa.run(out="run", **TINY).path)
     message = rf"^run/{name}: is not what was written: its sum is not that in SHA256SUMS"

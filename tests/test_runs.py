@@ -12,9 +12,9 @@ import torch
 from safetensors.numpy import load_file
 
 import feddwa
-from feddwa import runs, stored_weights
 from feddwa.data import describe
 from feddwa.errors import InputError
+from feddwa.results import runs
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
 
@@ -31,13 +31,13 @@ def lines(path):
 def test_everything_is_written():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     assert {file.name for file in Path("run").iterdir()} == {
-        "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json",
+        "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "record.json",
         "checkpoint", "SHA256SUMS",
     }  # fmt: skip
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
     assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
-    assert json.loads(Path("run/summary.json").read_text()) == result.summary
+    assert json.loads(Path("run/record.json").read_text()) == result.summary
 
 
 @pytest.mark.parametrize("partition", ["rotations", "label-permutation", "iid"])
@@ -98,7 +98,7 @@ def test_the_best_round_is_one_of_the_run():
 def test_the_sums_are_those_of_the_files():
     feddwa.run(out="run", **SMALL)
     names = {line.split("  ")[1] for line in Path("run/SHA256SUMS").read_text().splitlines()}
-    assert names == {"metrics.jsonl", "clients.jsonl", "weights.safetensors", "summary.json"}
+    assert names == {"metrics.jsonl", "clients.jsonl", "weights.safetensors", "record.json"}
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd="run", check=True, capture_output=True)
 
 
@@ -122,7 +122,7 @@ def test_it_is_written_as_the_run_goes():
         weights = stored_weights.read(Path("run"))
         seen.append((line["round"], len(lines("run/metrics.jsonl")), len(lines("run/clients.jsonl")), len(weights)))
         assert all(np.allclose(matrix.sum(1), 1) for _, matrix in weights)
-        assert not Path("run/summary.json").exists()
+        assert not Path("run/record.json").exists()
         assert not Path("run/weights.safetensors").exists()  # nothing is written twice
 
     feddwa.run(out="run", observe=look, **SMALL)

@@ -9,11 +9,11 @@ import torch
 from safetensors.numpy import load_file
 
 import feddwa
-from feddwa import runs, stored_weights
 from feddwa.engine import Cohort
 from feddwa.errors import InputError
 from feddwa.federation import NOBODY, Round
 from feddwa.ledger import Costs
+from feddwa.results import runs
 
 
 def journal(folder: Path, rounds: dict[int, list[int]]) -> dict[int, np.ndarray]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa import models, runs
+from feddwa import models
 from feddwa.algorithms import Algorithm
 from feddwa.config import PAPER, RunConfig
 from feddwa.data import partition as partitions
@@ -24,6 +24,7 @@ from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
+from feddwa.results import runs
 
 Config = TypeVar("Config", bound=RunConfig)
 

@@ -13,7 +13,6 @@ are written once.
 import hashlib
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from feddwa.errors import one_line
+from feddwa.storage import write_named
 
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
@@ -125,27 +125,10 @@ class Writer:
         self.wait()
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a folder durable: a rename alone may be undone by a loss of power."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    temporary, digest = directory / "next.part", hashlib.sha256()
-    with temporary.open("wb") as file:
-        for piece in _pieces(round, copy, facts):
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    path = directory / f"round-{round:06d}-{digest.hexdigest()}.safetensors"
-    os.replace(temporary, path)
-    sync_directory(directory)
+    pieces = _pieces(round, copy, facts)
+    path = write_named(directory, pieces, lambda digest: f"round-{round:06d}-{digest}.safetensors")
     for other in _all(directory):
         if _round(other) >= round and other != path:  # of a past that the run has left
             other.unlink()

@@ -28,6 +28,8 @@ DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
 CLIENTS = 20
+# Fields that say where and how a run is made, but not what it gives, rounding apart.
+WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "out", "tensorboard")
 VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
 
@@ -179,6 +181,12 @@ class RunConfig:
         for owner, part in parts.items():
             for key in params.fields_of(type(part)):
                 yield f"{owner}.{key}={getattr(part, key)}"
+
+
+def options_of(config: Any, leaving_out: Iterable[str] = ()) -> dict[str, Any]:
+    """Name -> value of the fields of a configuration, without some."""
+    names = [field.name for field in dataclasses.fields(config) if field.name not in leaving_out]
+    return {name: getattr(config, name) for name in names}
 
 
 def named(options: Mapping[str, Any]) -> dict[str, Any]:

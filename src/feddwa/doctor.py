@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa import metrics
 from feddwa.build import choose_device, in_words, load_task, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
@@ -24,11 +23,12 @@ from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation, Round
-from feddwa.findings import Finding, by_severity, clients_in_words, went_wrong
-from feddwa.metrics import Line
+from feddwa.results import metrics
+from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
+from feddwa.results.metrics import Line
 
 if TYPE_CHECKING:
-    from feddwa.report.reading import Record
+    from feddwa.results.record import Record
 
 EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets"}
 TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds

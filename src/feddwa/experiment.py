@@ -2,19 +2,16 @@
 
 import copy
 import dataclasses
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import checkpoint, metrics, params, runs
+from feddwa import checkpoint, params
 from feddwa.algorithms import REGISTRY, Algorithm
 from feddwa.build import (
     check_single_samples,
@@ -39,10 +36,12 @@ from feddwa.engine.network import Loss
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
-from feddwa.federation import Federation, Round
-from feddwa.provenance import check_same, provenance
-
-Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
+from feddwa.federation import Federation
+from feddwa.results import runs
+from feddwa.results.provenance import check_same, provenance
+from feddwa.results.recorder import Observer, SimulatedRounds, record
+from feddwa.results.weights import Weights
+from feddwa.results.weights import read as read_weights
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Result:
 
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
-    weights: Sequence[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m); a run's are read from its files
+    weights: Sequence[Weights]  # of every round; a run directory's are read from its files when they are asked for
     models: Rows  # (N, *shape) personalised parameters
     buffers: Rows  # (N, *shape) and BatchNorm statistics
     partition: Partition
@@ -112,22 +111,22 @@ def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Re
     federation = _federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
-        return _drive(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
+        return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
 
 
 def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
     path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
-    if (path / runs.SUMMARY).exists():
+    if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
-    summary = runs.read_summary(path)
-    if summary is not None:
+    content = runs.read_record(path)
+    if content is not None:
         found = _restore(federation, path, facts)
-        lines, weights = runs.read_lines(path / runs.METRICS), runs.read_weights(path)
+        lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
         final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
-        return Result(summary, lines, weights, final, buffers, task.partition, str(path))
+        return Result(content["summary"], lines, weights, final, buffers, task.partition, str(path))
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
-        return _drive(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
+        return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
 
 
 def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
@@ -216,7 +215,7 @@ def simulate(
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     options = participation, backend == "sequential", None, batchnorm, Faults.parse(fault)
     federation = Federation(algorithm, engine, *options)
-    return _drive(federation, task, rounds, names, observe)
+    return _finish(federation, task, rounds, names, observe)
 
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
@@ -227,74 +226,19 @@ def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     return REGISTRY.find(algorithm, "algorithm")(), algorithm
 
 
-def _drive(
+def _finish(
     federation: Federation,
     task: Task,
     rounds: int,
-    names: dict[str, Any],
+    names: Mapping[str, Any],
     observe: Observer,
     directory: runs.RunDirectory | None = None,
     past: runs.Past = runs.NEW,
 ) -> Result:
-    """All rounds that are left, each written and shown as it ends; then the models that come out."""
-    start, test_sizes = time.perf_counter() - past.seconds, federation.engine.data.splits["test"].sizes
-    lines: list[dict[str, Any]] = list(past.lines)
-    weights: list[tuple[np.ndarray, np.ndarray]] = []  # only where there is no directory to hold them
-    for line, clients, result in _lines(federation, rounds, test_sizes):
-        lines.append(line)
-        if directory is not None:
-            directory.add(line, clients, result)
-            if result is not None:
-                directory.keep(federation.round, federation.state(), time.perf_counter() - start)
-        elif result is not None and "weights" in result.info:
-            weights.append((result.cohort.ids.numpy(), result.info["weights"].cpu().numpy()))
-        observe(line)
-    names = {**names, "clients": federation.engine.data.clients, "rounds": rounds, "seed": federation.engine.seed}
-    summary = make_summary(names, lines, time.perf_counter() - start, federation.engine.data.device)
-    if directory is not None:
-        directory.finish(summary)
+    """All rounds that are left, recorded, and the models that come out."""
+    data = federation.engine.data
+    names = {**names, "clients": data.clients, "seed": federation.engine.seed}
+    found = record(SimulatedRounds(federation), rounds, names, data.device, observe, directory, past)
     final, buffers = federation.personal(federation.everybody())
-    if directory is None:
-        return Result(summary, lines, weights, final, buffers, task.partition)
-    stored = runs.read_weights(directory.path)
-    return Result(summary, lines, stored, final, buffers, task.partition, str(directory.path))
-
-
-def make_summary(
-    names: Mapping[str, Any], lines: list[dict[str, Any]], seconds: float, device: torch.device
-) -> dict[str, Any]:
-    """What a run came to, from the lines of metrics.jsonl."""
-    return {
-        **names,
-        "accuracy": metrics.summarise(lines),
-        "loss": metrics.summarise_loss(lines),
-        "missing": metrics.summarise_missing(lines),
-        **_costs(lines[:-1]),
-        "seconds": round(seconds, 2),
-        "device": _device_name(device),
-    }
-
-
-def _lines(
-    federation: Federation, rounds: int, test_sizes: torch.Tensor
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], Round | None]]:
-    while federation.round < rounds:
-        result = federation.step()
-        line = metrics.round_line(result, test_sizes, federation.honest)
-        yield line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result
-    yield (
-        metrics.final_line(federation.scores, test_sizes, rounds, federation.honest),
-        metrics.client_line(rounds + 1, federation.scores, None, None),
-        None,
-    )
-
-
-def _costs(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """Mean over the rounds of what one participating client sends, receives and computes, and of the server's work."""
-    names = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
-    names["server_flops_per_round"] = "server_flops"
-    return {key: round(sum(line[name] for line in lines) / len(lines)) for key, name in names.items()}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    path = None if directory is None else str(directory.path)
+    return Result(found.summary, found.lines, found.weights, final, buffers, task.partition, path)

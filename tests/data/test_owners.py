@@ -25,8 +25,9 @@ from feddwa.engine import Settings
 from feddwa.errors import InputError
 from feddwa.report.figures import FIGURES
 from feddwa.report.page import page
-from feddwa.report.reading import by_method, read
-from feddwa.report.weights import Panel, terminal_weights
+from feddwa.results.methods import by_method
+from feddwa.results.plot import Panel, terminal_weights
+from feddwa.results.record import read
 
 HOSPITALS = ("hospital-1", "hospital-3", "hospital-7")
 QUICK = ("--rounds", "2", "--device", "cpu")
@@ -86,7 +87,7 @@ def test_owners_are_the_clients_by_default_from_the_shell(call, sites):
     assert "partition natural, 2 clients (the data's owners: site-a, site-b)" in out
     config = written("run/config.toml")
     assert (config["partition"], config["clients"]) == ("natural", 2)
-    assert json.loads(Path("run/summary.json").read_text())["partition"] == "natural"
+    assert json.loads(Path("run/record.json").read_text())["partition"] == "natural"
     stored = describe.from_json(json.loads(Path("run/partition.json").read_text()))
     assert stored.turns is None
     assert stored.client_names == ("site-a", "site-b")
@@ -150,7 +151,7 @@ def test_the_command_in_a_report_makes_the_same_partition(hospitals):
 def test_a_run_on_own_data_resumes_from_another_folder(hospitals, tmp_path, monkeypatch, call):
     feddwa.run(dataset=hospitals, rounds=1, out="run", seed=1)
     assert written("run/config.toml")["dataset"] == str(Path(hospitals).absolute())
-    Path("run/summary.json").unlink()
+    Path("run/record.json").unlink()
     config = Path("run/config.toml")
     config.write_text(config.read_text().replace("rounds = 1", "rounds = 2"))
     run = Path("run").absolute()
@@ -160,7 +161,7 @@ def test_a_run_on_own_data_resumes_from_another_folder(hospitals, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     status, _, err = call("resume", str(run))
     assert (status, err) == (0, "")
-    assert json.loads((run / "summary.json").read_text())["rounds"] == 2
+    assert json.loads((run / "record.json").read_text())["rounds"] == 2
 
 
 # Names.

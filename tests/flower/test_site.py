@@ -13,7 +13,7 @@ from feddwa.flower.federate import _describe
 from feddwa.flower.server import run
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, load_site, place
-from feddwa.report.reading import read_run
+from feddwa.results.record import read_run
 
 NAMES = ("hospital-1", "hospital-3", "hospital-7")
 

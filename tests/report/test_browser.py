@@ -15,7 +15,8 @@ import pytest
 import feddwa
 from feddwa.config import RunConfig
 from feddwa.report.page import write_report
-from feddwa.report.reading import Record, Weights, read
+from feddwa.results.record import Record, read
+from feddwa.results.weights import Weights
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; make browser installs it")
 

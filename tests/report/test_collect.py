@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feddwa.report import collect, facts
-from feddwa.report.reading import Weights, by_method, read
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
+from feddwa.results.weights import Weights
 from tests.report.conftest import ROUNDS
 
 

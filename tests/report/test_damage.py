@@ -12,16 +12,18 @@ import pytest
 from safetensors import numpy as safetensors
 
 import feddwa
-from feddwa import cli, doctor, runs
+from feddwa import cli, doctor
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
-from feddwa.growing import sum_of
 from feddwa.report import facts
 from feddwa.report.collect import collect
 from feddwa.report.figures import FIGURES
-from feddwa.report.leaderboard import budgets, leaderboard
 from feddwa.report.page import page
-from feddwa.report.reading import by_method, read
+from feddwa.results import runs
+from feddwa.results.compare import budgets, leaderboard
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
+from feddwa.storage import sum_of
 from tests.conftest import FUZZED
 from tests.report.conftest import SETTING
 
@@ -196,7 +198,7 @@ def damages(file):
     yield from bytes_damage(content, len(content))
 
 
-FILES = ("metrics.jsonl", "clients.jsonl", "partition.json", "summary.json", "config.toml", "weights.safetensors")
+FILES = ("metrics.jsonl", "clients.jsonl", "partition.json", "record.json", "config.toml", "weights.safetensors")
 
 
 @pytest.mark.parametrize("name", [*FILES, "weights.journal"])

@@ -12,8 +12,9 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.data import describe
 from feddwa.report.figures import FIGURES, front, likeness
-from feddwa.report.palette import styles
-from feddwa.report.reading import Method, Record
+from feddwa.results.methods import Method
+from feddwa.results.palette import styles
+from feddwa.results.record import Record
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF-"}
 

@@ -5,8 +5,9 @@ import pytest
 
 import feddwa
 from feddwa.cli import main
-from feddwa.report.leaderboard import budgets, leaderboard, spent
-from feddwa.report.reading import by_method, read
+from feddwa.results.compare import budgets, leaderboard, spent
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,6 @@ def test_without_local_there_is_no_gain(tmp_path, capsys):
     assert main(["leaderboard", str(tmp_path / "run")]) == 0
     assert "-" in capsys.readouterr().out
     assert main(["leaderboard", str(tmp_path)]) == 0
-    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "record.json").unlink()
     assert main(["leaderboard", str(tmp_path / "run")]) == 2
     assert "no run is finished" in capsys.readouterr().err

@@ -15,7 +15,9 @@ from feddwa import cli
 from feddwa.cli import options
 from feddwa.config import RunConfig
 from feddwa.report.page import command, page, write_report
-from feddwa.report.reading import Method, Record, Weights, by_method, read
+from feddwa.results.methods import Method, by_method
+from feddwa.results.record import Record, read
+from feddwa.results.weights import Weights
 
 LIMIT = 5_000_000  # bytes, for 20 clients, 100 rounds and 14 methods
 
@@ -35,7 +37,7 @@ def test_it_needs_nothing_from_elsewhere(text):
 def test_the_numbers_inside_are_those_of_the_runs(text, runs):
     payload = re.search(r'type="application/octet-stream">([^<]+)<', text)[1]
     numbers = json.loads(gzip.decompress(base64.b64decode(payload)))
-    summary = json.loads((runs / "0" / "feddwa" / "summary.json").read_text())
+    summary = json.loads((runs / "0" / "feddwa" / "record.json").read_text())
     run = next(
         run for run in numbers["runs"] if run["seed"] == 0 and numbers["methods"][run["method"]]["name"] == "FedDWA"
     )
@@ -48,7 +50,7 @@ def test_the_tables_say_what_was_measured(text, runs):
     table = re.search(r"<tbody>(.*?)</tbody>", text, re.DOTALL)[1]
     rows = {row[0]: row for row in (re.findall(r"<td>(.*?)</td>", line) for line in table.split("</tr>")[:-1])}
     assert set(rows) == {"FedDWA", "Local", "FedAvg"}
-    last = [json.loads((runs / str(s) / "feddwa" / "summary.json").read_text())["accuracy"]["last"] for s in (0, 1)]
+    last = [json.loads((runs / str(s) / "feddwa" / "record.json").read_text())["accuracy"]["last"] for s in (0, 1)]
     assert rows["FedDWA"][1] == f"{np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}"
     assert rows["FedDWA"][5] == "56.4 KiB"
     assert rows["Local"][3:6] == ["", "", "0 B"]
@@ -85,7 +87,7 @@ def test_names_from_outside_are_harmless(runs, tmp_path):
 
 def test_a_run_that_goes_on_is_reported_as_such(runs, tmp_path):
     run = shutil.copytree(runs / "0" / "feddwa", tmp_path / "run")
-    (run / "summary.json").unlink()
+    (run / "record.json").unlink()
     for name in ("metrics.jsonl", "clients.jsonl"):
         lines = (run / name).read_text().splitlines(keepends=True)
         (run / name).write_text("".join(lines[:4]))

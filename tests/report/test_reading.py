@@ -9,7 +9,8 @@ import pytest
 import feddwa
 from feddwa.errors import InputError
 from feddwa.report.page import page
-from feddwa.report.reading import by_method, read
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
 from tests.report.conftest import ROUNDS, SETTING
 
 
@@ -21,7 +22,7 @@ def run(runs, tmp_path):
 
 def test_a_run_is_what_was_written(runs):
     (record,) = read([runs / "0" / "feddwa"])
-    summary = json.loads((runs / "0" / "feddwa" / "summary.json").read_text())
+    summary = json.loads((runs / "0" / "feddwa" / "record.json").read_text())
     assert record.finished
     assert record.rounds.tolist() == list(range(ROUNDS + 1))
     assert record.accuracy.shape == (ROUNDS + 1, 8)
@@ -54,7 +55,7 @@ def test_variants_of_a_method_are_told_apart_by_what_differs(runs, tmp_path):
 
 
 def test_a_run_that_was_killed_is_read_up_to_its_last_whole_line(run):
-    (run / "summary.json").unlink()
+    (run / "record.json").unlink()
     lines = (run / "clients.jsonl").read_text().splitlines(keepends=True)
     (run / "clients.jsonl").write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])
     (record,) = read([run])
@@ -83,7 +84,7 @@ BROKEN = {
     "metrics.jsonl": (_first_line_broken, r"metrics\.jsonl: is damaged: line 1 is not JSON"),
     "clients.jsonl": (lambda path: path.write_text('{"round": 1}\n'), r"clients\.jsonl: is damaged: line 1 lacks"),
     "weights.safetensors": (_cut, r"weights\.safetensors: is damaged"),
-    "summary.json": (_cut, r"summary\.json: is damaged"),
+    "record.json": (_cut, r"summary\.json: is damaged"),
     "partition.json": (_cut, r"partition\.json: is damaged"),
     "config.toml": (lambda path: path.write_text("rounds = = 3"), r"config\.toml: not a TOML file"),
 }
@@ -107,7 +108,7 @@ def test_what_is_no_run_is_refused(runs, run, tmp_path):
     (run / "metrics.jsonl").unlink()
     with pytest.raises(InputError, match=r"metrics\.jsonl: is damaged: 0 lines of 6 rounds"):
         read([run])  # its summary says that it is finished
-    (run / "summary.json").unlink()
+    (run / "record.json").unlink()
     with pytest.raises(InputError, match="run: no round has been finished yet"):
         read([run])
     with pytest.raises(InputError, match="no run has finished a round yet"):
@@ -135,8 +136,8 @@ def test_absent_clients_have_a_cohort(absent):
 
 def test_runs_that_shared_their_seconds_have_a_share_of_them(run):
     alone = read([run])[0].seconds
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "lockstep": 4}))
+    summary = json.loads((run / "record.json").read_text())
+    (run / "record.json").write_text(json.dumps({**summary, "lockstep": 4}))
     assert read([run])[0].seconds == pytest.approx(alone / 4)
 
 

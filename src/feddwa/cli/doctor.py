@@ -11,7 +11,7 @@ from feddwa.cli.train import RunOptions
 from feddwa.report.terminal import make_console, show_finding
 
 if TYPE_CHECKING:
-    from feddwa.findings import Finding
+    from feddwa.results.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DoctorConfig(RunOptions):
 def doctor_command(config: DoctorConfig) -> int:
     """`feddwa doctor`: 1 where something cannot work, else 0."""
     from feddwa import doctor
-    from feddwa.report.reading import read
+    from feddwa.results.record import read
 
     console = make_console()
     records = read(config.runs) if config.runs else []

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from feddwa import runs
 from feddwa.cli.outcome import show_outcome
 from feddwa.flower.settings import FlowerConfig
 from feddwa.params import AtMost
 from feddwa.plugins import label
 from feddwa.report.terminal import make_console
+from feddwa.results import runs
 
 
 @dataclass(frozen=True)

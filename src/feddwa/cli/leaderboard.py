@@ -1,17 +1,20 @@
 """`feddwa leaderboard`: methods at equal cost, from finished runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.console import Console
 
 from feddwa.errors import InputError, require
 from feddwa.report.terminal import make_console
 
 if TYPE_CHECKING:
-    from feddwa.report.leaderboard import Place
-    from feddwa.report.reading import Method
+    from feddwa.results.compare import Place
+    from feddwa.results.methods import Method
+    from feddwa.results.record import Record
 
 
 @dataclass(frozen=True)
@@ -19,43 +22,56 @@ class LeaderboardConfig:
     """Accuracy at equal traffic, equal compute and equal time, and who gains over training alone."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
-    """Run directories of one setting, or directories with runs inside; finished runs count."""
+    """Run directories, directories with runs inside, or JSONL files; finished runs count. One table per setting."""
     out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="DIR")] = None
-    """Folder for figures as well: pareto.png, and gain.png where there is a run of Local."""
+    """Folder for figures as well: pareto.png, and gain.png where there is a run of Local; of one setting."""
 
 
 def leaderboard_command(config: LeaderboardConfig) -> int:
     """`feddwa leaderboard`: methods that went wrong have no place in it; 1 where that is all of them, else 0."""
-    from rich.table import Table
-
-    from feddwa.report.leaderboard import budgets, leaderboard
-    from feddwa.report.reading import by_method, read
-    from feddwa.report.terminal import show_finding
-    from feddwa.report.units import human_bytes, human_flops, human_seconds
+    from feddwa.results.methods import by_method, by_setting
+    from feddwa.results.record import read
 
     require(len(config.runs) > 0, "RUN", "none", "one run directory or more")
     records = [record for record in read(config.runs) if record.finished]
     if not records:
         raise InputError(f"RUN {' '.join(config.runs)}: no run is finished; wait for one")
-    console, every = make_console(), by_method(records)
-    broken = [(method.name, run.findings[0]) for method in every for run in method.runs if not run.sound]
-    for name, finding in broken:
-        show_finding(console, finding, name)
+    settings = by_setting(records)
+    if config.out is not None and len(settings) > 1:
+        raise InputError(f"-o {config.out}: figures are of one setting, these runs have {len(settings)}")
+    console = make_console()
+    shown = [_show(console, name, own) for name, own in settings.items()]
+    if config.out is not None and all(shown):
+        _draw(Path(config.out), [method for method in by_method(records) if method.sound])
+    return 0 if any(shown) else 1
+
+
+def _show(console: Console, setting: str, records: "Sequence[Record]") -> bool:
+    """The table of one setting; whether there is a method in it."""
+    from rich.table import Table
+
+    from feddwa.report.terminal import show_finding
+    from feddwa.report.units import human_bytes, human_flops, human_seconds
+    from feddwa.results.compare import budgets, leaderboard
+    from feddwa.results.methods import by_method
+
+    every = by_method(records)
+    for method in every:
+        for run in method.runs:
+            if not run.sound:
+                show_finding(console, run.findings[0], method.name)
     methods = [method for method in every if method.sound]
     if not methods:
-        return 1
-    limits, places = budgets(methods), leaderboard(methods)
+        return False
     units = {"bytes": human_bytes, "flops": human_flops, "seconds": human_seconds}
-    table = Table(caption=_caption(len(records)), caption_justify="left")
-    heads = [f"within {units[cost](limit)}" for cost, limit in limits.items()]
+    table = Table(title=setting, caption=_caption(len(records)), caption_justify="left")
+    heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     for place, head in enumerate(["method", *heads, "all rounds", "over Local", "worst tenth", "better off alone"]):
         table.add_column(head, justify="right" if place else "left", no_wrap=place == 0)  # names are never cut
-    for each in places:
+    for each in leaderboard(methods):
         table.add_row(*_cells(each))
     console.print(table)
-    if config.out is not None:
-        _draw(Path(config.out), methods, places)
-    return 0
+    return True
 
 
 def _caption(runs: int) -> str:
@@ -68,18 +84,20 @@ def _caption(runs: int) -> str:
 
 def _cells(place: "Place") -> list[str]:
     shown = [f"{value:.2f}" if value is not None else "-" for value in (*place.at.values(), place.last)]
-    gains = [f"{value:+.2f}" if value is not None else "-" for value in (place.gain, place.worst)]
-    return [place.name, *shown, *gains, f"{place.hurt:.0f} %" if place.hurt is not None else "-"]
+    gain = place.gain
+    gains = ["-"] * 3 if gain is None else [f"{gain.mean:+.2f}", f"{gain.worst_tenth:+.2f}", f"{gain.losers:.0f} %"]
+    return [place.name, *shown, *gains]
 
 
-def _draw(folder: Path, methods: list["Method"], places: list["Place"]) -> None:
+def _draw(folder: Path, methods: "Sequence[Method]") -> None:
     from feddwa.report.figures import gain, pareto
+    from feddwa.results.compare import gain_over, local_runs
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pareto(methods, folder / "pareto.png")
-        written = ["pareto.png"]
-        if any(place.gain is not None for place in places) and len(methods) > 1:
+        written, local = ["pareto.png"], local_runs(methods)
+        if any(gain_over(method.runs, local) for method in methods):
             gain(methods, folder / "gain.png")
             written.append("gain.png")
     except OSError as error:

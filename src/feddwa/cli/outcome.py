@@ -13,19 +13,18 @@ if TYPE_CHECKING:
 
 def show_outcome(console: Console, results: "Mapping[str, Result]", folder: Path) -> int:
     """Show what came out of some runs, led by what went wrong; 1 where one of them has failed, else 0."""
-    from feddwa.doctor import told
-    from feddwa.report.reading import read_run
     from feddwa.report.tables import show_results, show_weights
+    from feddwa.results.record import read_run
 
-    findings = {name: told(read_run(Path(result.path or ""))) for name, result in results.items()}
-    show_results(console, results, findings)
-    show_weights(console, results, folder, findings)
+    runs = {name: read_run(Path(result.path or "")) for name, result in results.items()}
+    show_results(console, runs)
+    show_weights(console, runs, folder)
     return _status(results)
 
 
 def _status(results: "Mapping[str, Result]") -> int:
     """Say on standard error which runs have failed, and why."""
-    from feddwa.findings import failure
+    from feddwa.results.findings import failure
 
     reasons: dict[str, list[str]] = {}
     for name, result in results.items():

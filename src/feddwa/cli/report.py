@@ -1,5 +1,6 @@
 """Commands that show what runs came to: `feddwa report`, `figure`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,12 +14,12 @@ Kind = Literal["curves", "weights", "similarity", "partition", "gain", "pareto"]
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """One HTML file about runs of one setting: curves, who helps whom, who gained, data, cost. It needs no network."""
+    """One HTML file about the runs of a setting: curves, who helps whom, who gained, data, cost; no network needed."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
-    """Run directories, or directories with runs inside; runs that differ by their seed alone become one line."""
+    """Run directories, directories with runs inside, or JSONL files; runs that differ by their seed become one line."""
     out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "report.html"
-    """File to write; one that is there is replaced."""
+    """File to write, replaced if it is there; with several settings one file each, the setting in its name."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +37,26 @@ class FigureConfig:
 def report_command(config: ReportConfig) -> int:
     """`feddwa report`."""
     from feddwa.report.page import write_report
-    from feddwa.report.reading import read
     from feddwa.report.units import human_bytes
+    from feddwa.results.methods import by_setting
+    from feddwa.results.record import read
 
     _check_runs(config.runs)
-    records = read(config.runs)
-    size = write_report(records, config.out)
-    print(
-        f"wrote {config.out} ({human_bytes(size)}, {len(records)} run{'s' * (len(records) > 1)}); open it in a browser"
-    )
+    settings = by_setting(read(config.runs))
+    for name, records in settings.items():
+        out = Path(config.out)
+        if len(settings) > 1:
+            out = out.with_name(f"{out.stem}-{re.sub('[^a-z0-9.]+', '-', name.lower())}{out.suffix}")
+        size, runs = write_report(records, out), f"{len(records)} run{'s' * (len(records) > 1)}"
+        print(f"wrote {out} ({human_bytes(size)}, {runs}); open it in a browser")
     return 0
 
 
 def figure_command(config: FigureConfig) -> int:
     """`feddwa figure`."""
     from feddwa.report.figures import FIGURES, SUFFIXES
-    from feddwa.report.reading import by_method, read
+    from feddwa.results.methods import by_method
+    from feddwa.results.record import read
 
     out = Path(config.out or f"{config.kind}.png")
     require(out.suffix.lower() in SUFFIXES, "-o", str(out), f"a file name that ends in {', '.join(SUFFIXES)}")

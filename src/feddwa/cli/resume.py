@@ -7,11 +7,11 @@ from pathlib import Path
 
 import tyro
 
-from feddwa import runs
 from feddwa.cli.outcome import show_outcome
 from feddwa.config import from_toml
 from feddwa.plugins import label
 from feddwa.report.terminal import make_console
+from feddwa.results import runs
 
 
 @dataclass(frozen=True)

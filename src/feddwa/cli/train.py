@@ -17,7 +17,8 @@ from feddwa.errors import InputError, require
 from feddwa.params import fields_of
 from feddwa.plugins import label, located
 from feddwa.report.terminal import make_console
-from feddwa.runs import COMPARISON, CONFIG, check_free, default_path, write_whole
+from feddwa.results.runs import COMPARISON, CONFIG, check_free, default_path
+from feddwa.storage import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +91,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
-    from feddwa.report.reading import read
+    from feddwa.results.record import read
 
     console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}

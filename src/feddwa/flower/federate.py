@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from feddwa import runs
 from feddwa.build import in_words, load_task, make_network, settled
 from feddwa.data import sources
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
-from feddwa.experiment import Observer, Result
+from feddwa.experiment import Result
 from feddwa.flower.settings import FlowerConfig
 from feddwa.plugins import is_reference
+from feddwa.results import runs
+from feddwa.results.recorder import Observer
+from feddwa.results.weights import read as read_weights
+from feddwa.storage import write_whole
 
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
@@ -64,17 +67,16 @@ def federate(
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
-    summary, lines = runs.read_summary(path), runs.read_lines(path / runs.METRICS)
-    assert summary is not None
-    models = _models(path)
-    return Result(summary, lines, runs.read_weights(path), models, {}, task.partition, str(path))
+    content, lines = runs.read_record(path), runs.read_lines(path / runs.METRICS)
+    assert content is not None
+    return Result(content["summary"], lines, read_weights(path), _models(path), {}, task.partition, str(path))
 
 
 def _describe(path: Path, task: Task) -> None:
     """Write each client's name and data into `partition.json`: the nodes of a real federation do not disclose them."""
     path.mkdir(parents=True, exist_ok=True)
     content = to_json(describe(task.dataset, task.partition))
-    runs.write_whole(path / runs.PARTITION, json.dumps(content) + "\n")
+    write_whole(path / runs.PARTITION, json.dumps(content) + "\n")
 
 
 def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) -> None:

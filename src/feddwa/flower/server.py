@@ -7,9 +7,11 @@ is started again with the same `out`.
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import Context
@@ -18,13 +20,15 @@ from flwr.supercore import log
 from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
-from feddwa import checkpoint, metrics, runs
-from feddwa.config import RunConfig
+from feddwa import checkpoint
+from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.engine import Cohort, Scores
 from feddwa.errors import InputError
-from feddwa.experiment import make_summary
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.settings import FlowerConfig, from_run_config
+from feddwa.results import metrics, runs
+from feddwa.results.recorder import Entry, record
+from feddwa.storage import write_whole
 
 PATIENCE = 60.0  # seconds to wait for an earlier ServerApp of the same run to end
 
@@ -60,8 +64,8 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
     with opened as directory:
         log(INFO, "feddwa: federation %s writes %s", coordinator.federation, path.resolve())
-        runs.write_whole(path / runs.FEDERATION, json.dumps({"federation": coordinator.federation}) + "\n")
-        return _drive(coordinator, directory, directory.rewind(found) if begun else runs.NEW)
+        write_whole(path / runs.FEDERATION, json.dumps({"federation": coordinator.federation}) + "\n")
+        return _run_rounds(coordinator, directory, directory.rewind(found) if begun else runs.NEW)
 
 
 def _wait_for_predecessor(path: Path) -> None:
@@ -84,10 +88,9 @@ def plain_config(config: FlowerConfig, clients: int, path: Path) -> RunConfig:
 
 def _options(config: FlowerConfig) -> dict[str, Any]:
     """The options that a run must be continued with, as JSON values."""
-    free = {"out", "clients", "device", "chunk", "data_dir", "tensorboard", "checkpoint_every"}
-    free |= {"min_nodes", "wait", "deadline", "min_clients", "max_megabytes", "evaluate_absent"}
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in free}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    free = ("clients", "min_nodes", "wait", "deadline", "min_clients", "max_megabytes", "evaluate_absent")
+    found: dict[str, Any] = json.loads(json.dumps(options_of(config, leaving_out=(*WHERE_AND_HOW, *free))))
+    return found
 
 
 def _same(facts: dict[str, Any], config: FlowerConfig, path: Path) -> dict[str, Any]:
@@ -102,28 +105,43 @@ def _same(facts: dict[str, Any], config: FlowerConfig, path: Path) -> dict[str, 
     return facts
 
 
-def _drive(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:
+@dataclass
+class FederatedRounds:
+    """The rounds of a federation over Flower."""
+
+    coordinator: Coordinator
+    durable: ClassVar[bool] = (
+        True  # nodes can go back by one round only, so a checkpoint must be on disk before the next round
+    )
+
+    @property
+    def finished(self) -> int:
+        """Rounds that are over."""
+        return self.coordinator.round
+
+    def next(self) -> Entry:
+        """Run a round."""
+        outcome = self.coordinator.step()
+        line, clients = metric_lines(outcome, self.coordinator.registry.test)
+        log(INFO, "feddwa: round %d of %d: %s", self.finished, self.coordinator.config.rounds, line["before"])
+        return Entry(line, clients, outcome.round)
+
+    def last(self) -> Entry:
+        """Evaluate the final models of all clients; nodes write them to disk."""
+        return Entry(*metric_lines(self.coordinator.finish(), self.coordinator.registry.test, last=True))
+
+    def checkpoint(self) -> tuple[checkpoint.Tree, Mapping[str, Any]]:
+        """The server's state."""
+        return self.coordinator.keep()
+
+
+def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:
     """Run the rounds after `past` and write them; returns the summary."""
-    config, start, lines = coordinator.config, time.perf_counter() - past.seconds, list(past.lines)
-    rounds = config.rounds or 0
-    while coordinator.round < rounds:
-        outcome = coordinator.step()
-        line, each = metric_lines(outcome, coordinator.registry.test)
-        directory.add(line, each, outcome.round)
-        state, facts = coordinator.keep()
-        directory.keep(coordinator.round, state, time.perf_counter() - start, facts)
-        directory.settle()  # nodes can go back by one round only, so the checkpoint must be on disk before the next
-        lines.append(line)
-        log(INFO, "feddwa: round %d of %d: %s", coordinator.round, rounds, line["before"])
-    line, each = metric_lines(coordinator.finish(), coordinator.registry.test, last=True)
-    directory.add(line, each)
-    lines.append(line)
+    config = coordinator.config
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
-    names |= {"clients": coordinator.registry.clients, "rounds": rounds, "seed": config.seed}
-    device = coordinator.probe.client_side.engine.data.device
-    summary = make_summary(names, lines, time.perf_counter() - start, device)
-    directory.finish(summary)
-    return summary
+    names |= {"clients": coordinator.registry.clients, "seed": config.seed}
+    device, rounds = coordinator.probe.client_side.engine.data.device, config.rounds or 0
+    return record(FederatedRounds(coordinator), rounds, names, device, directory=directory, past=past).summary
 
 
 def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:

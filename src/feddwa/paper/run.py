@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddwa import checkpoint, experiment, runs
+from feddwa import checkpoint, experiment
 from feddwa.build import choose_device
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
@@ -22,6 +22,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.task import Task
 from feddwa.paper.specs import Row
 from feddwa.paper.store import Record, code_version, settings
+from feddwa.results import runs
 
 Observer = Callable[[dict[str, Any]], None]
 # Rounds. On a GPU none: a stack is done in minutes there, and the state of fifteen runs of a hundred clients is 36 GB.

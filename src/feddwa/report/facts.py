@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from feddwa import doctor
-from feddwa.report.collect import flow, gains, local_runs
-from feddwa.report.reading import Method
 from feddwa.report.units import human_bytes
+from feddwa.results.collaboration import flow
+from feddwa.results.compare import LEVEL, Gain, gain_over, local_runs
+from feddwa.results.methods import Method
 
-LEVEL = 0.05  # points of difference below which two are called level
 FAILURES = 2  # that the headline has room for
 MANY = 5  # methods that are named in a sentence at most
 
@@ -41,7 +41,7 @@ def _failures(methods: Sequence[Method]) -> list[str]:
     for method in methods:
         broken = [(run, found.text) for run in method.runs for found in run.findings if found.level == "error"]
         if broken:
-            whose = method.name if len(method.runs) == 1 else f"{method.name} (seed {broken[0][0].config.seed})"
+            whose = method.name if len(method.runs) == 1 else f"{method.name} (seed {broken[0][0].seed})"
             reasons.setdefault(broken[0][1], []).append(whose)
     return [f"{_listed(names)}: {why}." for why, names in reasons.items()]
 
@@ -58,10 +58,12 @@ def _result(methods: Sequence[Method]) -> str:
         return f"{leads}{_in_seeds(main)}: {_alone(main, methods)}."
     if gain is None:
         return f"{leads}, mean over all clients{_in_seeds(main)}."
-    better = int((gain > LEVEL).sum())
-    alone = f"training alone (Local, {main.last - gain.mean():.1f} %)"
-    joined = f"{better} of {len(gain)} clients gained by joining"
-    return f"{leads}: {gain.mean():+.1f} points over {alone}; {joined}{_in_seeds(main)}."
+    alone = f"training alone (Local, {main.last - gain.mean:.1f} %)"
+    return f"{leads}: {gain.mean:+.1f} points over {alone}; {_gained(gain)} gained by joining{_in_seeds(main)}."
+
+
+def _gained(gain: Gain) -> str:
+    return f"{gain.winners} of {len(gain.clients)} clients"
 
 
 def _alone(local: Method, methods: Sequence[Method]) -> str:
@@ -73,8 +75,8 @@ def _alone(local: Method, methods: Sequence[Method]) -> str:
     gain = all_gains(best, methods)
     if gain is None:
         return f"joining did not pay; the best of the others, {best.name}, has {best.last:.1f} %"
-    better = f"{int((gain > LEVEL).sum())} of {len(gain)} clients gained by joining"
-    return f"joining did not pay; with {best.name}, the best of the others, it is {best.last:.1f} %, and {better}"
+    reached = f"with {best.name}, the best of the others, it is {best.last:.1f} %"
+    return f"joining did not pay; {reached}, and {_gained(gain)} gained by joining"
 
 
 def story(methods: Sequence[Method]) -> list[str]:
@@ -87,7 +89,7 @@ def story(methods: Sequence[Method]) -> list[str]:
     unfinished = [run for method in methods for run in method.runs if not run.finished]
     if unfinished:
         told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    seeds = {frozenset(run.config.seed for run in method.runs) for method in methods}
+    seeds = {frozenset(run.seed for run in method.runs) for method in methods}
     if len(seeds) > 1:
         told.append("Not all methods were run with the same seeds: their means are over different data.")
     return [sentence for sentence in told if sentence]
@@ -98,7 +100,7 @@ def warnings(methods: Sequence[Method]) -> list[str]:
     found = dict.fromkeys(_failures(methods)[FAILURES:])
     for method in methods:
         for run in method.runs:
-            whose = method.name if len(method.runs) == 1 else f"{method.name}, seed {run.config.seed}"
+            whose = method.name if len(method.runs) == 1 else f"{method.name}, seed {run.seed}"
             found |= {f"{whose}: {each.text}": None for each in doctor.told(run) if each.level != "error"}
     return list(found)
 
@@ -111,26 +113,16 @@ def cards(methods: Sequence[Method]) -> list[Figure]:
     gain = all_gains(main, methods)
     found = [Figure(f"{main.last:.1f} %", f"accuracy of {main.name} after the last round, mean over clients")]
     if gain is not None:
-        found.append(Figure(f"{gain.mean():+.1f} points", f"of {main.name} over Local, where each client trains alone"))
-        better = f"{int((gain > LEVEL).sum())} of {len(gain)}"
+        found.append(Figure(f"{gain.mean:+.1f} points", f"of {main.name} over Local, where each client trains alone"))
+        better = f"{gain.winners} of {len(gain.clients)}"
         found.append(Figure(better, f"clients that gained with {main.name}{_in_seeds(main)}"))
-    found.append(Figure(human_bytes(traffic(main)), f"sent and received by a client in a round of {main.name}"))
+    found.append(Figure(human_bytes(round(main.traffic)), f"sent and received by a client in a round of {main.name}"))
     return found
 
 
-def all_gains(method: Method, methods: Sequence[Method]) -> np.ndarray | None:
+def all_gains(method: Method, methods: Sequence[Method]) -> Gain | None:
     """Points over Local of every client of every seed that Local was run with."""
-    local = local_runs(methods)
-    found = [gain for run in method.runs if (gain := gains(run, local.get(run.config.seed))) is not None]
-    known = np.concatenate(found) if found else np.zeros(0)
-    return known[np.isfinite(known)] if np.isfinite(known).any() else None
-
-
-def traffic(method: Method) -> int:
-    """Bytes up and down per participating client and round, mean over rounds."""
-    lines = [line for run in method.runs for line in run.lines if "bytes_up" in line]
-    total: int = sum(line["bytes_up"] + line["bytes_down"] for line in lines)
-    return round(total / max(len(lines), 1))
+    return gain_over(method.runs, local_runs(methods))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -159,10 +151,10 @@ def _joining(main: Method, methods: Sequence[Method]) -> str:
         failed = any(method.algorithm == "local" and not method.sound for method in methods)
         why = "Local, each client alone, failed" if failed else "there is no run of Local, each client alone,"
         return f"Whether joining paid is not known: {why}{'.' if failed else ' to compare with.'}"
-    worse, level = int((gain < -LEVEL).sum()), int((np.abs(gain) <= LEVEL).sum())
+    worse, level = int((gain.clients < -LEVEL).sum()), int((np.abs(gain.clients) <= LEVEL).sum())
     stayed = f", {level} stayed level" if level else ""
-    lost = f"{worse} lost by joining (up to {-gain.min():.1f} points)" if worse else "nobody lost by joining"
-    return f"With {main.name} {lost}{stayed}; the most gained {gain.max():.1f} points."
+    lost = f"{worse} lost by joining (up to {-gain.clients.min():.1f} points)" if worse else "nobody lost by joining"
+    return f"With {main.name} {lost}{stayed}; the most gained {gain.clients.max():.1f} points."
 
 
 def _partners(main: Method) -> str:
@@ -170,7 +162,7 @@ def _partners(main: Method) -> str:
     run = main.runs[0]
     if not run.weights:
         return ""
-    groups = None if run.partition is None else run.partition.groups
+    groups = run.groups
     shares = flow(run.weights, groups)
     own, kin, rest = shares[-1]
     if own > 0.995:
@@ -187,8 +179,8 @@ def _partners(main: Method) -> str:
 
 
 def _cost(main: Method, methods: Sequence[Method]) -> str:
-    own, average = traffic(main), next((method for method in methods if method.name == "FedAvg"), None)
-    sent = f"With {main.name} a client sent and received {human_bytes(own)} in a round"
-    if average is None or average is main or not traffic(average):
+    average = next((method for method in methods if method.name == "FedAvg"), None)
+    sent = f"With {main.name} a client sent and received {human_bytes(round(main.traffic))} in a round"
+    if average is None or average is main or not average.traffic:
         return f"{sent}."
-    return f"{sent}, {own / traffic(average):.1f} times as much as with one global model (FedAvg)."
+    return f"{sent}, {main.traffic / average.traffic:.1f} times as much as with one global model (FedAvg)."

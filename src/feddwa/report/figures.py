@@ -1,8 +1,7 @@
 """Figures for papers: colour-blind safe, and told apart by dashes and markers where they are printed in grey."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +10,39 @@ import numpy as np
 from feddwa.data.describe import Description, draw
 from feddwa.data.labels import short
 from feddwa.errors import InputError
-from feddwa.report.collect import affinity, collect, gains, local_runs
+from feddwa.report.collect import styles_of
 from feddwa.report.facts import lead
-from feddwa.report.palette import styles
-from feddwa.report.reading import Method, Record
 from feddwa.report.units import human_bytes, human_flops, human_seconds
-from feddwa.report.weights import Panel, draw_weights
+from feddwa.results.collaboration import affinity
+from feddwa.results.compare import gain_over, local_runs
+from feddwa.results.methods import Method
+from feddwa.results.plot import Panel, draw_weights, saved_figure
 
 MARKERS = "osD^vPX*<>pdh8"
 EARLY = (1, 5)  # rounds whose weights are shown besides the last
 SUFFIXES = (".png", ".svg", ".pdf")
 PAPER: Any = {  # type that journals take, and sizes that are read in a column
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.linewidth": 0.4,
-    "grid.color": "#d5dae0", "axes.axisbelow": True, "legend.frameon": False, "pdf.fonttype": 42,
-    "svg.fonttype": "none", "lines.linewidth": 1.3,
+    "grid.color": "#d5dae0", "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.3,
 }  # fmt: skip
 
 
-@contextmanager
-def _figure(path: str | Path, width: float, height: float) -> Iterator[Any]:
-    """A figure in inches that is saved at the end."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure  # only the commands that draw pay for the import
-
-    with rc_context(PAPER):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        part = Path(path).with_name(Path(path).name + ".part")
-        figure.savefig(part, dpi=300, format=Path(path).suffix[1:].lower())
-        os.replace(part, path)
+def _figure(path: str | Path, width: float, height: float) -> AbstractContextManager[Any]:
+    return saved_figure(path, width, height, **PAPER)
 
 
 def curves(methods: Sequence[Method], path: str | Path) -> None:
     """Accuracy over the rounds; the band is from the lowest to the highest seed."""
     with _figure(path, 4.6, 2.7) as figure:
         axis = figure.subplots()
-        numbers = collect(methods)["methods"]
-        for place, (style, line) in enumerate(zip(styles(methods), numbers, strict=True)):
-            rounds = np.arange(len(line["mean"]))
+        for place, (style, method) in enumerate(zip(styles_of(methods), methods, strict=True)):
+            rounds = np.arange(len(method.curve))
             axis.plot(
-                rounds, line["mean"], color=style.light, linestyle=style.dash, label=line["name"],
+                rounds, method.curve, color=style.light, linestyle=style.dash, label=method.name,
                 marker=MARKERS[place % len(MARKERS)], markersize=3.5, markevery=(place % 5, max(1, len(rounds) // 8)),
             )  # fmt: skip
-            if len(methods[place].runs) > 1:
-                axis.fill_between(rounds, *line["seeds"], color=style.light, alpha=0.15, linewidth=0)
+            if len(method.runs) > 1:
+                axis.fill_between(rounds, *method.band, color=style.light, alpha=0.15, linewidth=0)
         axis.set(xlabel="finished rounds", ylabel="accuracy, %", xlim=(0, None))
         figure.legend(loc="outside right center", handlelength=2.6)
 
@@ -70,7 +58,7 @@ def weights(methods: Sequence[Method], path: str | Path) -> None:
         panels += [Panel(f"{method.name}, round {each.round}", each.matrix, each.cohort, names) for each in chosen]
     if not panels:
         raise InputError(f"{methods[0].runs[0].path}: no weights are stored there, so there is nothing to draw")
-    draw_weights(panels, path, _description(methods).groups)
+    draw_weights(panels, path, methods[0].runs[0].groups)
 
 
 def similarity(methods: Sequence[Method], path: str | Path) -> None:
@@ -127,18 +115,18 @@ def gain(methods: Sequence[Method], path: str | Path) -> None:
     """Points over Local of every client, a row per method; the bar is the mean."""
     local = local_runs(methods)
     rows = []
-    for method, style in zip(methods, styles(methods), strict=True):
-        found = [each for run in method.runs if (each := gains(run, local.get(run.config.seed))) is not None]
-        if found:
-            rows.append((method.name, style, np.concatenate(found)))
+    for method, style in zip(methods, styles_of(methods), strict=True):
+        found = gain_over(method.runs, local)
+        if found is not None:
+            rows.append((method.name, style, found))
     if not rows:
         raise InputError("no run of local with the same seed among these runs; add one: feddwa run --algorithm local")
     with _figure(path, 4.6, 0.9 + 0.32 * len(rows)) as figure:
         axis = figure.subplots()
-        for place, (_, style, values) in enumerate(rows):
-            spread = place + 0.32 * _spread(values)
-            axis.scatter(values, spread, s=11, color=style.light, alpha=0.65, linewidth=0)
-            axis.vlines(values.mean(), place - 0.4, place + 0.4, color="black", linewidth=1.6)
+        for place, (_, style, found) in enumerate(rows):
+            beside = place + 0.32 * _spread(found.clients)
+            axis.scatter(found.clients, beside, s=11, color=style.light, alpha=0.65, linewidth=0)
+            axis.vlines(found.mean, place - 0.4, place + 0.4, color="black", linewidth=1.6)
         axis.axvline(0, color="black", linewidth=0.8, linestyle="dashed")
         axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axis.invert_yaxis()
@@ -153,17 +141,16 @@ def pareto(methods: Sequence[Method], path: str | Path) -> None:
     sound = [method for method in methods if method.sound]
     if not sound:
         raise InputError(f"{methods[0].runs[0].path}: {methods[0].runs[0].findings[0].text}")
-    looks = [style for style, method in zip(styles(methods), methods, strict=True) if method.sound]
-    numbers, methods = collect(sound)["methods"], sound
+    looks = [style for style, method in zip(styles_of(methods), methods, strict=True) if method.sound]
     axes_of = (("bytes", "traffic", human_bytes), ("flops", "compute", human_flops), ("seconds", "time", human_seconds))
     with _figure(path, 7.0, 2.9) as figure:
         for axis, (cost, label, unit) in zip(figure.subplots(1, 3, sharey=True), axes_of, strict=True):
-            points = [(each[cost], method.last) for each, method in zip(numbers, methods, strict=True)]
+            points = [(method.total(cost), method.last) for method in sound]
             axis.plot(*zip(*front(points), strict=True), color="#8a8f98", linestyle="dotted", zorder=1)
             for place, (x, y) in enumerate(points):
                 axis.scatter(
                     x, y, s=26, color=looks[place].light, marker=MARKERS[place % len(MARKERS)], zorder=2,
-                    label=methods[place].name if cost == "bytes" else None,
+                    label=sound[place].name if cost == "bytes" else None,
                 )  # fmt: skip
             positive = [x for x, _ in points if x > 0]
             if positive and max(positive) > 4 * min(positive):
@@ -196,9 +183,9 @@ FIGURES: dict[str, Callable[[Sequence[Method], str | Path], None]] = {
 
 
 def _description(methods: Sequence[Method]) -> Description:
-    run: Record = methods[0].runs[0]
+    run = methods[0].runs[0]
     if run.partition is None:
-        raise InputError(f"{run.path}: has no partition.json, which newer runs have; make the run again")
+        raise InputError(f"{run.path}: does not tell who has which data; a run directory with partition.json does")
     return run.partition
 
 

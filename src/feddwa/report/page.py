@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from html import escape
@@ -14,12 +13,15 @@ from string import Template
 import numpy as np
 
 from feddwa import __version__
-from feddwa.config import RunConfig
+from feddwa.config import RunConfig, to_toml
 from feddwa.errors import InputError
 from feddwa.report import facts
 from feddwa.report.collect import collect
-from feddwa.report.reading import Method, Record, by_method
 from feddwa.report.units import human_bytes, human_flops, human_seconds
+from feddwa.results.compare import Spread, over_seeds
+from feddwa.results.methods import Method, by_method
+from feddwa.results.record import Record
+from feddwa.storage import write_whole
 
 SCRIPTS = ("core.js", "curves.js", "explorer.js", "others.js")
 COSTS = (
@@ -31,10 +33,8 @@ COSTS = (
 def write_report(records: Sequence[Record], path: str | Path) -> int:
     """Write the report of some runs of one setting; its size in bytes."""
     text = page(by_method(records))
-    part = Path(path).with_name(Path(path).name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        write_whole(Path(path), text)
     except OSError as error:
         raise InputError(f"-o {path}: cannot write there: {error.strerror}") from None
     return len(text.encode())
@@ -99,7 +99,7 @@ def _warnings(sentences: Sequence[str]) -> str:
 def _range(methods: Sequence[Method]) -> str:
     """Rounds, methods and seeds in words."""
     runs = [run for method in methods for run in method.runs]
-    rounds, seeds = max(int(run.rounds[-1]) for run in runs), {run.config.seed for run in runs}
+    rounds, seeds = max(int(run.rounds[-1]) for run in runs), {run.seed for run in runs}
     told = f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) > 1 else f"seed {seeds.pop()}"
     return f"{rounds} rounds, {len(methods)} method{'s' * (len(methods) > 1)}, {told}"
 
@@ -141,21 +141,18 @@ def _costs(methods: Sequence[Method]) -> str:
 
 
 def _cost_cells(method: Method, methods: Sequence[Method]) -> str:
-    last = [run.last for run in method.runs]
-    best = [(np.nanmax(run.curve), int(run.rounds[np.nanargmax(run.curve)])) for run in method.runs]
+    best, rounds = Spread({run.seed: run.best[0] for run in method.runs}), [str(run.best[1]) for run in method.runs]
     gain = facts.all_gains(method, methods)
-    bytes_ = np.mean([run.total("bytes_up") + run.total("bytes_down") for run in method.runs])
-    rounds = ", ".join(str(round) for _, round in best)
     cells = [
         escape(method.name),
-        f"{np.mean(last):.2f}" + (f" ± {np.std(last, ddof=1):.2f}" if len(last) > 1 else ""),
-        f"{np.mean([value for value, _ in best]):.2f} ({rounds})",
-        "" if gain is None else f"{gain.mean():+.2f}",
-        "" if gain is None else f"{int((gain > facts.LEVEL).sum())} of {len(gain)}",
-        human_bytes(facts.traffic(method)),
-        human_bytes(round(bytes_)),
-        human_flops(float(np.mean([run.total("flops") for run in method.runs]))),
-        human_seconds(float(np.mean([run.seconds for run in method.runs]))),
+        f"{over_seeds(method.runs):.2f}",
+        f"{best.mean:.2f} ({', '.join(rounds)})",
+        "" if gain is None else f"{gain.mean:+.2f}",
+        "" if gain is None else f"{gain.winners} of {len(gain.clients)}",
+        human_bytes(round(method.traffic)),
+        human_bytes(round(method.total("bytes"))),
+        human_flops(method.total("flops")),
+        human_seconds(method.total("seconds")),
     ]
     return "".join(f"<td>{cell}</td>" for cell in cells)
 
@@ -171,9 +168,9 @@ def _setup(methods: Sequence[Method]) -> str:
     rows = "".join(f"<tr><td>{name}</td><td>{escape(str(v))}</td></tr>" for name, v in shared if v is not None)
     commands = "\n".join(command(run.config) for run in runs)
     details = "".join(
-        f"<details><summary>{escape(method.name)}, seed {run.config.seed}: all options"
+        f"<details><summary>{escape(method.name)}, seed {run.seed}: all options"
         f"{'' if run.finished else f' (stopped after round {int(run.rounds[-1])})'}</summary>"
-        f"<p class='note'>Read from {escape(str(run.path))}</p><pre>{escape(_options(run))}</pre></details>"
+        f"<p class='note'>Read from {escape(str(run.path))}</p><pre>{escape(to_toml(run.config))}</pre></details>"
         for method in methods
         for run in method.runs
     )
@@ -184,7 +181,3 @@ def _setup(methods: Sequence[Method]) -> str:
         f'<h3>What all runs share</h3><div class="scroll"><table class="plain"><tbody>{rows}</tbody></table></div>'
         f"<h3>Each run</h3>{details}"
     )
-
-
-def _options(run: Record) -> str:
-    return (run.path / "config.toml").read_text(encoding="utf-8")

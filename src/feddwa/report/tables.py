@@ -1,115 +1,75 @@
 """Results as tables in the terminal, and the paths of what was written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from feddwa.experiment import Result
-from feddwa.findings import Finding
+from feddwa import doctor
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
-from feddwa.report.weights import Panel, draw_weights, terminal_weights
+from feddwa.results.compare import client_gains
+from feddwa.results.methods import setting_name
+from feddwa.results.plot import Panel, draw_weights, terminal_weights
+from feddwa.results.record import Record
 
 SHOWN_ROUNDS = (1, 5)  # besides the last: how early a method finds its partners
 FIELDS = ("algorithm", "last", "best (after round)", "over Local", "traffic", "time")
 
 
-def show_results(
-    console: Console, results: Mapping[str, Result], findings: Mapping[str, Sequence[Finding]] | None = None
-) -> None:
-    """What went wrong (`findings` of each run), then accuracy, gain over Local, traffic and time of every run."""
-    found = findings or {}
-    for name in results:
-        for finding in found.get(name, ()):
+def show_results(console: Console, runs: Mapping[str, Record]) -> None:
+    """What went wrong, then accuracy, gain over Local, traffic and time of every run; all of one seed."""
+    for name, run in runs.items():
+        for finding in doctor.told(run):
             show_finding(console, finding, name)
-    first = next(iter(results.values())).summary
-    first = {**first, "dataset": Path(first["dataset"]).name}
-    table = Table(title="{dataset}, {partition}, {clients} clients, {rounds} rounds, seed {seed}".format(**first))
+    config = next(iter(runs.values())).config
+    table = Table(title=f"{setting_name(config)}, {config.rounds} rounds, seed {config.seed}")
     for column in FIELDS:
         table.add_column(column, justify="left" if column == "algorithm" else "right")
-    for name, result in results.items():
-        table.add_row(name, *_cells(result.summary, _over_local(name, results, found)))
+    for name, run in runs.items():
+        table.add_row(name, *_cells(run, runs.get("local")))
     console.print(table)
     console.print(
         "Accuracy in percent: each client's personalised model on its own test data,\n"
         "mean over all clients. Traffic: up + down, per participating client and round.",
         highlight=False,
     )
-    for name, result in results.items():
-        for note in _notes(result.summary):
-            console.print(f"{name}: {note}", highlight=False)
+    for name, run in runs.items():
+        if "before.honest" in run.series:
+            honest = run.series["before.honest"]
+            console.print(
+                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {honest.max():.2f}", highlight=False
+            )
 
 
-def _over_local(name: str, results: Mapping[str, Result], findings: Mapping[str, Sequence[Finding]]) -> str:
-    """Points over Local; nothing where one of the two went wrong, for then the difference means nothing."""
-    if name == "local" or "local" not in results:
-        return ""
-    if not (_sound(findings.get(name, ())) and _sound(findings.get("local", ()))):
-        return "-"
-    own, local = (results[each].summary["accuracy"]["last"] for each in (name, "local"))
-    return "" if own is None or local is None else f"{own - local:+.2f}"
+def _cells(run: Record, local: Record | None) -> tuple[str, ...]:
+    best, after = run.best
+    gain = client_gains(run, local if local is not None and local.sound else None)
+    over = "" if local in (None, run) else "-" if gain is None else f"{gain.mean():+.2f}"
+    return f"{run.last:.2f}", f"{best:.2f} ({after})", over, human_bytes(round(run.traffic)), human_seconds(run.seconds)
 
 
-def _sound(findings: Sequence[Finding]) -> bool:
-    return all(finding.level != "error" for finding in findings)
-
-
-def _notes(summary: Mapping[str, Any]) -> list[str]:
-    """What of a run the table does not tell."""
-    honest = summary["accuracy"]["series"].get("before.honest")
-    if honest is None or honest["last"] is None:
-        return []
-    return [f"honest clients alone: last {honest['last']:.2f}, best {honest['best']:.2f}"]
-
-
-def _cells(summary: Mapping[str, Any], over_local: str) -> tuple[str, ...]:
-    accuracy = summary["accuracy"]
-    traffic = human_bytes(summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"])
-    time = human_seconds(summary["seconds"])
-    if accuracy["last"] is None:  # no classes
-        return f"loss {summary['loss']['last']}", f"loss {summary['loss']['best']}", "", traffic, time
-    best = f"{accuracy['best']:.2f} ({accuracy['best_round']})"
-    return f"{accuracy['last']:.2f}", best, over_local, traffic, time
-
-
-def best(results: Mapping[str, Result], findings: Mapping[str, Sequence[Finding]] | None = None) -> str:
-    """The name of the run with the highest accuracy after the last round, before those that went wrong."""
-
-    def rank(name: str) -> tuple[bool, float]:
-        last = results[name].summary["accuracy"]["last"]
-        return _sound((findings or {}).get(name, ())), -1.0 if last is None else last
-
-    return max(results, key=rank)
-
-
-def show_weights(
-    console: Console,
-    results: Mapping[str, Result],
-    folder: Path,
-    findings: Mapping[str, Sequence[Finding]] | None = None,
-) -> None:
+def show_weights(console: Console, runs: Mapping[str, Record], folder: Path) -> None:
     """Draw the weights in a file, and in the terminal those of the best run; list what was written."""
-    told = best(results, findings)
-    panels = {name: _panels(name, result, early=name == told) for name, result in results.items() if result.weights}
+    best = max(runs, key=lambda name: (runs[name].sound, runs[name].last))
+    panels = {name: _panels(name, run, early=name == best) for name, run in runs.items() if run.weights}
     if panels:
-        groups = next(iter(results.values())).partition.groups
-        draw_weights([panel for own in panels.values() for panel in own], folder / "weights.png", groups)
-    if told in panels:
-        last = panels[told][-1]
+        drawn = [panel for own in panels.values() for panel in own]
+        draw_weights(drawn, folder / "weights.png", next(iter(runs.values())).groups)
+    if best in panels:
+        last = panels[best][-1]
         small = terminal_weights(last, console.encoding)
         if small is not None:
             console.print(f"\nMixing weights ({last.title}; columns in the order of rows):", highlight=False)
             console.print(small)
-    written = [f"{result.path}/" for result in results.values()] + [str(folder / "weights.png")] * bool(panels)
+    written = [f"{run.path}/" for run in runs.values()] + [str(folder / "weights.png")] * bool(panels)
     console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")
 
 
-def _panels(name: str, result: Result, early: bool) -> list[Panel]:
+def _panels(name: str, run: Record, early: bool) -> list[Panel]:
     """The weights of the last round, and of some before it."""
-    rounds = [number for number in SHOWN_ROUNDS if early and number < len(result.weights)] + [len(result.weights)]
-    chosen = ((number, *result.weights[number - 1]) for number in rounds)
-    names = result.partition.client_names
-    return [Panel(f"{name}, round {number}", weights, cohort, names) for number, cohort, weights in chosen]
+    numbers = [number for number in SHOWN_ROUNDS if early and number < len(run.weights)] + [len(run.weights)]
+    names = () if run.partition is None else run.partition.client_names
+    chosen = (run.weights[number - 1] for number in numbers)
+    return [Panel(f"{name}, round {each.round}", each.matrix, each.cohort, names) for each in chosen]

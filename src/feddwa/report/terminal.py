@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from feddwa.findings import Finding
+    from feddwa.results.findings import Finding
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warn", "yellow"), "error": ("bad", "red")}
 WIDTH = 100  # of a line, however wide the terminal

@@ -1,13 +1,12 @@
-"""Colours and dashes of the methods, in the report and in figures: told apart by the colour-blind and in print.
+"""Colours and dashes of methods, in the report and in all figures: told apart by the colour-blind and in print.
 
 The hues are those of Okabe and Ito, darkened where they are too pale for lines on white; where they are used up, dashes
 go on. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
-
-from feddwa.report.reading import Method
 
 GREY = ("#6b7280", "#9ca3af")
 HUES = (  # on white, on black
@@ -31,17 +30,18 @@ class Style(NamedTuple):
     dash: str
 
 
-def styles(methods: Sequence[Method]) -> list[Style]:
-    """One per method."""
-    taken = {FIRST[method.algorithm] for method in methods if method.algorithm in FIRST}
-    free = [place for place in range(len(HUES) * len(DASHES)) if place not in taken]
-    reserved = dict(FIRST)  # the first method of the algorithm has it, a variant takes what is free
-    found = []
-    for method in methods:
-        if method.name == "Local":
+def styles(algorithms: Sequence[str]) -> list[Style]:
+    """One per line, from the algorithm of each."""
+    taken = {FIRST[name] for name in algorithms if name in FIRST}
+    free = (place for place in itertools.count() if place not in taken)
+    reserved = dict(FIRST)  # the first line of an algorithm has it, a variant takes what is free
+    found, grey = [], False
+    for name in algorithms:
+        if name == "local" and not grey:
+            grey = True
             found.append(Style(*GREY, "dashed"))
             continue
-        place = reserved.pop(method.algorithm, None)
-        place = free.pop(0) if place is None else place
+        place = reserved.pop(name, None)
+        place = next(free) if place is None else place
         found.append(Style(*HUES[place % len(HUES)], DASHES[place // len(HUES) % len(DASHES)]))
     return found

@@ -18,12 +18,19 @@ import numpy as np
 from torch import Tensor
 
 from feddwa.errors import InputError
+from feddwa.results.checks import check_weights
 
 JOURNAL, WEIGHTS = "weights.journal", "weights.safetensors"
 HEAD = struct.Struct("<qq")  # round, m
 CLIENT, WEIGHT = np.dtype("<i8"), np.dtype("<f4")
 
-RoundWeights = tuple[np.ndarray, np.ndarray]  # cohort (m,) int64, P (m, m) float32
+
+class Weights(NamedTuple):
+    """P of one round."""
+
+    round: int
+    cohort: np.ndarray  # (m,) int64, the clients' numbers
+    matrix: np.ndarray  # (m, m) float32, row i has the weights of client cohort[i]
 
 
 class Extent(NamedTuple):
@@ -40,11 +47,12 @@ class Extent(NamedTuple):
         return max(self.cohort + self.clients * CLIENT.itemsize, self.matrix + self.clients**2 * WEIGHT.itemsize)
 
 
-class StoredWeights(Sequence[RoundWeights]):
-    """Cohort and P of every round of a run, in the order of rounds, read from the disk at each access."""
+class StoredWeights(Sequence[Weights]):
+    """P of every round of a run, in the order of rounds, read from the disk and checked at each access."""
 
-    def __init__(self, path: Path, extents: Sequence[Extent]) -> None:
-        self.path, self._extents = path, extents
+    def __init__(self, path: Path, extents: Sequence[Extent], clients: int | None = None) -> None:
+        """clients: how many the run has, where that is known."""
+        self.path, self._extents, self._clients = path, extents, clients
 
     @property
     def rounds(self) -> list[int]:
@@ -55,23 +63,28 @@ class StoredWeights(Sequence[RoundWeights]):
         return len(self._extents)
 
     @overload
-    def __getitem__(self, index: int) -> RoundWeights: ...
+    def __getitem__(self, index: int) -> Weights: ...
 
     @overload
     def __getitem__(self, index: slice) -> "StoredWeights": ...
 
-    def __getitem__(self, index: int | slice) -> "RoundWeights | StoredWeights":
+    def __getitem__(self, index: int | slice) -> "Weights | StoredWeights":
         if isinstance(index, slice):
-            return StoredWeights(self.path, self._extents[index])
+            return StoredWeights(self.path, self._extents[index], self._clients)
         with self._open() as file:
-            return _cohort(file, self._extents[index]), _matrix(file, self._extents[index])
+            return self._read(file, self._extents[index])
 
-    def __iter__(self) -> Iterator[RoundWeights]:
+    def __iter__(self) -> Iterator[Weights]:
         if not self._extents:
             return
         with self._open() as file:
             for extent in self._extents:
-                yield _cohort(file, extent), _matrix(file, extent)
+                yield self._read(file, extent)
+
+    def _read(self, file: BinaryIO, extent: Extent) -> Weights:
+        cohort, matrix = _cohort(file, extent), _matrix(file, extent)
+        check_weights(self.path, extent.round, cohort, matrix, self._clients)
+        return Weights(extent.round, cohort, matrix)
 
     def _open(self) -> BinaryIO:
         try:
@@ -80,20 +93,22 @@ class StoredWeights(Sequence[RoundWeights]):
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
 
 
-def record(round: int, cohort: Tensor, weights: Tensor) -> bytes:
+def journal_record(round: int, cohort: Tensor, weights: Tensor) -> bytes:
     """A round as the journal has it. cohort: (m,); weights: (m, m), any type and device."""
     ids, matrix = cohort.cpu().numpy(), weights.detach().cpu().float().numpy()
     return HEAD.pack(round, len(ids)) + ids.astype(CLIENT).tobytes() + matrix.astype(WEIGHT, copy=False).tobytes()
 
 
-def read(folder: Path, names: Sequence[str] = (JOURNAL, WEIGHTS)) -> StoredWeights:
-    """The weights in a run directory, finished or not: from the first of these files that is there.
+def read(folder: Path, clients: int | None = None) -> StoredWeights:
+    """The weights in a run directory, finished or not; clients: how many the run has, where that is known.
 
-    A run that ends at this moment has the second file before it removes the first.
+    A run that ends at this moment has weights.safetensors before it removes the journal.
     """
+    names = (JOURNAL, WEIGHTS)
     for path in (folder / name for name in names):
         try:
-            return StoredWeights(path, journal_extents(path) if path.name == JOURNAL else _safetensors_extents(path))
+            extents = journal_extents(path) if path.name == JOURNAL else _safetensors_extents(path)
+            return StoredWeights(path, extents, clients)
         except FileNotFoundError:
             continue
         except OSError as error:

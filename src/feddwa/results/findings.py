@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from feddwa.metrics import Line, summarise_missing
+from feddwa.data.describe import Description
+from feddwa.results.metrics import Line, summarise_missing
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE
 
 Level = Literal["ok", "note", "warning", "error"]
@@ -53,6 +54,13 @@ def went_wrong(
     found += _refused(lines, name) if _counted(lines) else []
     found += _interludes(lines)
     return by_severity(found)
+
+
+def of_run(lines: Sequence[Line], partition: Description | None, finished: bool = True) -> list[Finding]:
+    """The same, with what is known of the clients' test data."""
+    if partition is None:
+        return went_wrong(lines, finished=finished)
+    return went_wrong(lines, partition.test_counts, finished, partition.client_name)
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -1,7 +1,9 @@
-"""A file that only grows and knows the SHA-256 of its content, so that a byte that changed since is noticed."""
+"""Files that survive a crash: replaced whole or not at all, or growing by records with a checksum."""
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -10,11 +12,56 @@ from feddwa.errors import InputError
 PIECE = 1 << 20  # bytes read at a time
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; the file there takes the place of `path` when the enclosed code has ended.
+
+    Where that code fails, `path` stays as it was.
+    """
+    temporary = path.with_name(path.name + ".part")
+    yield temporary
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)  # a rename alone may be undone by a loss of power
+
+
+def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> str:
+    """Write a file, all of it or, if that is interrupted, nothing; its SHA-256. Pieces are written as they come."""
+    found = hashlib.sha256()
+    content = content.encode() if isinstance(content, str) else content
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        for piece in [content] if isinstance(content, bytes) else content:
+            found.update(piece)
+            file.write(piece)
+    return found.hexdigest()
+
+
+def write_named(folder: Path, content: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
+    """As `write_whole`, for a file whose name depends on its SHA-256."""
+    draft = folder / "next"
+    path = folder / name(write_whole(draft, content))
+    os.replace(draft, path)
+    _sync(folder)
+    return path
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Mark(TypedDict):
     """How far a file had come, and the SHA-256 of all bytes up to there."""
 
     length: int
     sha256: str
+
+
+EMPTY: Mark = {"length": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
 class GrowingFile:
@@ -59,9 +106,6 @@ class GrowingFile:
     def close(self) -> None:
         """End it."""
         self._file.close()
-
-
-EMPTY: Mark = {"length": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
 def sum_of(path: Path, length: int | None = None) -> Any:

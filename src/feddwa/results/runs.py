@@ -8,7 +8,7 @@ weights.journal       P of every round with its cohort, a record a round, until 
 weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
 checkpoint/           the whole state after the last two rounds; of a finished run, after the last one: its models
 SHA256SUMS            of a finished run's files, as `sha256sum --check` reads them
-summary.json          what it came to; where it is, the run is finished
+record.json           the record of the run (feddwa.results.content); where it is, the run is finished
 federation.json       of a run over Flower: its name, under which nodes keep what their clients remember
 """
 
@@ -21,22 +21,24 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from feddwa import checkpoint, records, stored_weights
+from feddwa import checkpoint
 from feddwa.config import RunConfig, from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
-from feddwa.growing import EMPTY, GrowingFile, Mark, sum_of
 from feddwa.plugins import label
-from feddwa.stored_weights import JOURNAL, WEIGHTS, StoredWeights
+from feddwa.results import checks, content, findings, weights
+from feddwa.results.metrics import Line
+from feddwa.results.weights import JOURNAL, WEIGHTS
+from feddwa.storage import EMPTY, GrowingFile, Mark, sum_of, write_whole
 from feddwa.tensorboard import TensorBoard
 
-CONFIG, COMPARISON, SUMMARY, CHECKPOINTS = "config.toml", "compare.toml", "summary.json", "checkpoint"
+CONFIG, COMPARISON, RECORD, CHECKPOINTS = "config.toml", "compare.toml", "record.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
 PARTITION = "partition.json"
 METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by a record a round
@@ -64,6 +66,7 @@ class RunDirectory:
         self._files = {name: GrowingFile(path / name) for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
         self._tensorboard = TensorBoard(path) if config.tensorboard else None
+        self._last: Sequence[float | None] = ()  # percent of every client, as written last
 
     @classmethod
     def create(
@@ -89,22 +92,26 @@ class RunDirectory:
         """Append what is known of a round."""
         self._append(METRICS, json.dumps(line, allow_nan=False).encode() + b"\n")
         self._append(CLIENTS, json.dumps(clients, allow_nan=False).encode() + b"\n")
+        self._last = clients["before"]
         if self._tensorboard is not None:
             self._tensorboard.add(line, clients, result)
         if result is not None and "weights" in result.info:
-            self._append(JOURNAL, stored_weights.record(line["round"], result.cohort.ids, result.info["weights"]))
+            self._append(JOURNAL, weights.journal_record(line["round"], result.cohort.ids, result.info["weights"]))
 
-    def keep(self, round: int, state: checkpoint.Tree, seconds: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Where one is due, keep the state after a round, with facts about it and where the files stand by now."""
+    def keep(
+        self, round: int, state: checkpoint.Tree, facts: Mapping[str, Any], seconds: float, durable: bool = False
+    ) -> None:
+        """Where a checkpoint is due, keep the state after a round, facts about it, and where the files stand by now.
+
+        durable: wait until it is on the disk.
+        """
         every = self._config.checkpoint_every
         if every and (round % every == 0 or round == self._config.rounds):
             files = {name: file.mark() for name, file in self._files.items()}
-            facts = {**self._facts, **(facts or {}), "files": files, "seconds": seconds}
+            facts = {**self._facts, **facts, "files": files, "seconds": seconds}
             self._writer.save(round, state, facts, before=self._sync)
-
-    def settle(self) -> None:
-        """Wait until the state that was kept last is on the disk."""
-        self._writer.wait()
+        if durable:
+            self._writer.wait()
 
     def rewind(self, found: checkpoint.Checkpoint | None) -> Past:
         """Cut the files back to what they were when a checkpoint was made, and tell what is left in them.
@@ -119,20 +126,29 @@ class RunDirectory:
             self._files[name].cut(mark)
         return Past(read_lines(self.path / METRICS), 0.0 if found is None else found.facts["seconds"])
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the rest; the summary comes last, because it says that all of it is there."""
+    def finish(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+        """Write the rest; the record comes last, because it says that all of it is there.
+
+        lines: of metrics.jsonl; made: what the run was made with.
+        """
         self._writer.wait()
         self._sync()
         if self._tensorboard is not None:
             self._tensorboard.close()
         sums = {name: self._files[name].mark()["sha256"] for name in (METRICS, CLIENTS)}
-        sums[WEIGHTS] = write_whole(self.path / WEIGHTS, stored_weights.as_safetensors(self.path / JOURNAL))
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        sums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
+        sums[WEIGHTS] = write_whole(self.path / WEIGHTS, weights.as_safetensors(self.path / JOURNAL))
+        text = content.to_text(self._content(lines, summary, made))
+        sums[RECORD] = hashlib.sha256(text.encode()).hexdigest()
         write_whole(self.path / SUMS, "".join(f"{own}  {name}\n" for name, own in sums.items()))
-        write_whole(self.path / SUMMARY, text)
+        write_whole(self.path / RECORD, text)
         (self.path / JOURNAL).unlink()
         checkpoint.keep(self.path / CHECKPOINTS, 1)
+
+    def _content(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> content.Content:
+        """record.json, from what was written."""
+        partition = checks.read_partition(self.path / PARTITION)
+        groups, found = None if partition is None else partition.groups, findings.of_run(lines, partition)
+        return content.make(self._config, lines, self._last, weights.read(self.path), groups, found, summary, made)
 
     def __enter__(self) -> "RunDirectory":
         return self
@@ -164,18 +180,13 @@ def read_config(path: Path) -> RunConfig:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl."""
-    return records.check_metrics(path, records.read_lines(path, whole=True))
+    return checks.check_metrics(path, checks.read_lines(path, whole=True))
 
 
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a run; None where it is not finished."""
-    text = records.contents(path / SUMMARY)
-    return None if text is None else records.check_summary(path / SUMMARY, records.parse(path / SUMMARY, text))
-
-
-def read_weights(path: Path) -> StoredWeights:
-    """Cohort and P of every round of a finished run, read from the disk when they are asked for."""
-    return stored_weights.read(path, (WEIGHTS,))
+def read_record(path: Path) -> content.Content | None:
+    """The content of record.json in a run directory; None where the run is not finished."""
+    text = checks.contents(path / RECORD)
+    return None if text is None else checks.check_record(path / RECORD, checks.parse(path / RECORD, text))
 
 
 def check_sums(path: Path) -> None:
@@ -184,7 +195,7 @@ def check_sums(path: Path) -> None:
         pairs = [line.split("  ", 1) for line in (path / SUMS).read_text(encoding="utf-8").splitlines()]
         sums = {name: own for own, name in pairs}
         changed = [
-            name for name in (METRICS, CLIENTS, WEIGHTS, SUMMARY) if sum_of(path / name).hexdigest() != sums[name]
+            name for name in (METRICS, CLIENTS, WEIGHTS, RECORD) if sum_of(path / name).hexdigest() != sums[name]
         ]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path / SUMS}: cannot be checked: {error}") from None
@@ -196,8 +207,8 @@ def unfinished(path: Path) -> bool:
     """Whether a directory holds a run, or several, with which `feddwa resume` can go on."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         names = tomllib.loads((path / COMPARISON).read_text(encoding="utf-8"))["algorithms"]
-        return not all((path / name / SUMMARY).exists() for name in names)
-    return (path / CONFIG).exists() and not (path / SUMMARY).exists()
+        return not all((path / name / RECORD).exists() for name in names)
+    return (path / CONFIG).exists() and not (path / RECORD).exists()
 
 
 def busy(path: Path) -> bool:
@@ -247,22 +258,6 @@ def check_free(out: str | None) -> None:
         for folder in new:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-def write_whole(path: Path, content: str | bytes | Iterable[bytes]) -> str:
-    """Write a file, all of it or, if that is interrupted, nothing; its SHA-256. Pieces are written as they come."""
-    temporary, found = path.with_name(path.name + ".part"), hashlib.sha256()
-    if isinstance(content, str):
-        content = content.encode()
-    with temporary.open("wb") as file:
-        for piece in [content] if isinstance(content, bytes) else content:
-            found.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    checkpoint.sync_directory(path.parent)
-    return found.hexdigest()
 
 
 def _lock(path: Path) -> IO[bytes]:

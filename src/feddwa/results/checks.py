@@ -16,6 +16,7 @@ from feddwa.errors import InputError
 
 LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
 LARGEST_WEIGHT = 1e30  # of P: what is beyond it was not written by a run that was of any use
+LEVELS = ("ok", "note", "warning", "error")  # of findings
 COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
 
 
@@ -86,24 +87,60 @@ def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
     return [line["before"] for line in lines]
 
 
-def check_summary(path: Path, summary: Any) -> dict[str, Any]:
-    """What stands in summary.json, if that is the summary of a run."""
-    _expect(isinstance(summary, dict), path, "it is not the summary of a run")
-    for name in ("algorithm", "dataset", "partition"):
-        _expect(isinstance(summary.get(name), str), path, f"{name} is no name")
-    for name in ("clients", "rounds", "seed"):
-        _expect(_whole(summary.get(name)), path, f"{name} is no whole number")
-    for name in ("seconds", *(f"{cost}_per_client_round" for cost in COSTS)):
-        _expect(_amount(summary.get(name)), path, f"{name} is no number")
-    _expect(_whole(summary.get("lockstep", 1), 1), path, "lockstep is no number of runs")
-    for name in ("accuracy", "loss"):
-        _expect(_is_milestones(summary.get(name)), path, f"{name} lacks best, best_round, last or mean_last_10")
-    series = summary["accuracy"].get("series")
-    known = isinstance(series, dict) and all(map(_is_milestones, series.values()))
-    _expect(known, path, "accuracy.series is not one of accuracies")
-    missing = summary.get("missing", {})
-    _expect(isinstance(missing, dict) and all(map(_whole, missing.values())), path, "missing is no count of updates")
-    return dict(summary)
+def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
+    """What stands in record.json, or in a line of published results, if that is the record of a run."""
+    known = isinstance(content, dict) and isinstance(content.get("config"), dict)
+    _expect(known, path, f"{where} is not the record of a run")
+    version = content.get("version")
+    _expect(version == 1, path, f"{where} is a record of version {version}, this feddwa reads version 1")
+    for name, kind in (("cell", str), ("made", dict), ("costs", dict), ("series", dict), ("clients", list)):
+        _expect(isinstance(content.get(name), kind), path, f"{where} lacks {name}")
+    _expect(_whole(content.get("seed")), path, f"{where}: seed is no whole number")
+    for name in (*COSTS, "seconds"):
+        _expect(_amount(content["costs"].get(name)), path, f"{where}: costs.{name} is no number")
+    series = content["series"]
+    lists = all(isinstance(values, list) and all(map(_percent, values)) for values in series.values())
+    _expect(lists and len(series.get("before.all", ())) > 1, path, f"{where}: series is not one of accuracies")
+    lengths = {
+        len(values) - (name in ("before.all", "before.all_weighted", "before.honest"))
+        for name, values in series.items()
+    }
+    _expect(len(lengths) == 1, path, f"{where}: series are not of the same rounds")
+    _expect(all(map(_percent, content["clients"])), path, f"{where}: clients are not accuracies")
+    _expect(_is_findings(content.get("findings", [])), path, f"{where}: findings are not pairs of level and text")
+    _check_groups(path, content, where)
+    summary = content.get("summary", {})
+    _expect(isinstance(summary, dict), path, f"{where}: summary is none")
+    _expect(_whole(summary.get("lockstep", 1), 1), path, f"{where}: summary.lockstep is no number of runs")
+    return dict(content)
+
+
+def _check_groups(path: Path, content: Mapping[str, Any], where: str) -> None:
+    """What a record tells of groups and of weights."""
+    clients, groups = len(content["clients"]), content.get("groups")
+    known = groups is None or (isinstance(groups, list) and all(map(_whole, groups)) and len(groups) == clients)
+    _expect(known, path, f"{where}: groups are not those of {clients} clients")
+    inside = content.get("in_group", {})
+    shares = isinstance(inside, dict) and all(
+        isinstance(each, list) and all(map(_number, each)) for each in inside.values()
+    )
+    _expect(shares, path, f"{where}: in_group has no shares by round")
+    for name in ("weights", "preferred"):
+        kept = content.get(name, {})
+        _expect(isinstance(kept, dict) and all(map(str.isdecimal, kept)), path, f"{where}: {name} are not by round")
+    for number, matrix in content.get("weights", {}).items():
+        square = isinstance(matrix, list) and all(isinstance(row, list) and len(row) == len(matrix) for row in matrix)
+        sound = square and len(matrix) == clients and all(_number(each) for row in matrix for each in row)
+        _expect(sound, path, f"{where}: the weights of round {number} are not those between {clients} clients")
+    for number, lists in content.get("preferred", {}).items():
+        sound = isinstance(lists, list) and all(isinstance(own, list) for own in lists) and len(lists) == clients
+        sound = sound and all(_whole(each) and each < clients for own in lists for each in own)
+        _expect(sound, path, f"{where}: the preferences of round {number} are not those of {clients} clients")
+
+
+def _is_findings(values: Any) -> bool:
+    pairs = isinstance(values, list) and all(isinstance(each, list) and len(each) == 2 for each in values)
+    return pairs and all(level in LEVELS and isinstance(text, str) for level, text in values)
 
 
 def read_partition(path: Path) -> Description | None:
@@ -186,16 +223,6 @@ def _has_costs(line: Mapping[str, Any]) -> bool:
 def _is_missing(values: Any) -> bool:
     known = isinstance(values, dict) and all(isinstance(clients, list) for clients in values.values())
     return known and all(_whole(client) for clients in values.values() for client in clients)
-
-
-def _is_milestones(values: Any) -> bool:
-    """Best, last and mean of the last ten; all None where there is no such number, best alone where the last is."""
-    names = ("best", "best_round", "last", "mean_last_10")
-    if not isinstance(values, dict) or any(name not in values for name in names):
-        return False
-    plain = all(values[name] is None or _number(values[name]) for name in names)
-    complete = values["last"] is None or (values["best"] is not None and values["best_round"] is not None)
-    return plain and complete and (values["best_round"] is None or _whole(values["best_round"]))
 
 
 def _counts(values: Any) -> bool:

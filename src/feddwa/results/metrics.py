@@ -17,7 +17,6 @@ from feddwa.engine import Scores
 from feddwa.federation import Round
 
 Line = Mapping[str, Any]
-SERIES = ("all", "all_weighted", "participants", "participants_weighted")
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
@@ -90,23 +89,44 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
     return line
 
 
+def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
+    """Accuracies by round: "before.all", ..., "after.participants_weighted", as in the lines of metrics.jsonl."""
+    names = {f"{when}.{name}": None for line in lines for when in ("before", "after") for name in line.get(when, {})}
+    pairs = {each: each.split(".") for each in names}
+    return {
+        each: [line[when][name] for line in lines if name in line.get(when, {})] for each, (when, name) in pairs.items()
+    }
+
+
 def summarise(lines: Sequence[Line]) -> dict[str, Any]:
     """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before.
 
     `best_round` is the round after which the models were best; 0 = the models before the first round.
     """
-    found = {}
-    for when in ("before", "after"):
-        for name in (*SERIES, *(["honest"] if "honest" in lines[-1]["before"] else [])):
-            series = [(_finished(line, when), line[when][name]) for line in lines if name in line.get(when, {})]
-            found[f"{when}.{name}"] = _milestones(series)
+    found = {name: milestones(values, int(name.startswith("after."))) for name, values in series(lines).items()}
     return {**found["before.all"], "series": found}
 
 
 def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     """The same of the loss before training, mean over all clients; the best is the smallest."""
-    upside_down = _milestones([(_finished(line, "before"), _minus(line["loss_before"])) for line in lines])
+    upside_down = milestones([_minus(line["loss_before"]) for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
+
+
+def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.device) -> dict[str, Any]:
+    """What a run came to, for people; names: what stands before it."""
+    rounds = [line for line in lines if "participants" in line]
+    costs = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
+    costs["server_flops_per_round"] = "server_flops"
+    return {
+        **names,
+        "accuracy": summarise(lines),
+        "loss": summarise_loss(lines),
+        "missing": summarise_missing(lines),
+        **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
+        "seconds": round(seconds, 2),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
 
 
 def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
@@ -114,21 +134,18 @@ def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
     return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
 
 
-def _finished(line: Line, when: str) -> int:
-    """The round that has made the models of a line: those that a round starts from are of the one before."""
-    return int(line["round"]) - (when == "before")
+def milestones(values: Sequence[float | None], first: int = 0) -> dict[str, Any]:
+    """The highest value and the first round that has it, the last, the mean of the last ten.
 
-
-def _milestones(series: Sequence[tuple[int, float | None]]) -> dict[str, Any]:
-    """Of (round, value): the highest value and the first round that has it, the last, the mean of the last ten."""
-    known = [(round, value) for round, value in series if value is not None]
+    first: the round after which the first value was measured; 0 = before the first round.
+    """
+    known = [(number, value) for number, value in enumerate(values, first) if value is not None]
     if not known:
         return NOTHING
     best_round, best = max(known, key=lambda pair: (pair[1], -pair[0]))
-    last_ten = [value for _, value in series[-10:]]
-    complete = [value for value in last_ten if value is not None]
-    mean = round(sum(complete) / len(complete), 4) if len(complete) == len(last_ten) else None
-    return {"best": best, "best_round": best_round, "last": series[-1][1], "mean_last_10": mean}
+    complete = [value for value in values[-10:] if value is not None]
+    mean = round(sum(complete) / len(complete), 4) if len(complete) == len(values[-10:]) else None
+    return {"best": best, "best_round": best_round, "last": values[-1], "mean_last_10": mean}
 
 
 def _minus(value: float | None) -> float | None:

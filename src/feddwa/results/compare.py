@@ -1,0 +1,198 @@
+"""Runs compared: seed by seed on the same data, client by client with Local, and at equal cost."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from feddwa.results.methods import Method
+from feddwa.results.record import Record
+
+CONFIDENCE = 0.95  # of intervals
+LEVEL = 0.05  # points between two accuracies of a client below which they are called level
+COSTS = ("bytes", "flops", "seconds")
+SLACK = 1e-3  # share of a budget that may be missing for one round more
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds: each seed's value."""
+
+    values: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values.values())
+
+    @property
+    def std(self) -> float | None:
+        """Of a single run, estimated from several; None from one."""
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+
+    def __format__(self, digits: str) -> str:
+        spread = "" if self.std is None else f" ± {self.std:{digits}}"
+        return f"{self.mean:{digits}}{spread}"
+
+
+def difference(a: Spread, b: Spread) -> Spread | None:
+    """Seed by seed, on the same data; None where no seed is common."""
+    common = {seed: value - b.values[seed] for seed, value in a.values.items() if seed in b.values}
+    return Spread(common) if common else None
+
+
+class Interval(NamedTuple):
+    """Both ends of a confidence interval."""
+
+    low: float
+    high: float
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether seeds tell no difference."""
+        return self.low <= 0 <= self.high
+
+
+def interval(apart: Spread) -> Interval | None:
+    """Confidence interval of the mean of paired differences over n seeds: mean ± t s / sqrt(n); None for one seed.
+
+    t is Student's quantile with n - 1 degrees of freedom: 4.30 for three seeds, 2.26 for ten. An interval over three
+    seeds is therefore wide, and says so.
+    """
+    if apart.std is None:
+        return None
+    from scipy.special import stdtrit  # only who compares pays for the import
+
+    n = len(apart.values)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * apart.std / n**0.5
+    return Interval(apart.mean - half, apart.mean + half)
+
+
+def tie(a: Spread, b: Spread) -> bool:
+    """Whether the interval of the paired difference includes 0; one seed tells neither a tie nor a lead."""
+    apart = difference(a, b)
+    ends = None if apart is None else interval(apart)
+    return ends is not None and ends.includes_zero
+
+
+def points(apart: Spread) -> str:
+    """A difference in words: "0.65 points (95 % CI 0.31 to 0.99, n = 10)"."""
+    ends, n = interval(apart), len(apart.values)
+    told = "one seed" if ends is None else f"{100 * CONFIDENCE:.0f} % CI {ends.low:.2f} to {ends.high:.2f}, n = {n}"
+    return f"{apart.mean:.2f} points ({told})"
+
+
+def over_seeds(runs: Iterable[Record]) -> Spread:
+    """Accuracy after the last round, mean over clients, by seed."""
+    return Spread({run.seed: run.last for run in runs})
+
+
+# Gains over Local.
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What joining brings to single clients: accuracy at the end less that of Local on the same data, in points."""
+
+    clients: np.ndarray  # (seeds * N,) of every client of every seed that both were run with
+
+    @property
+    def mean(self) -> float:
+        """Over clients and seeds."""
+        return float(self.clients.mean())
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean of the tenth of the clients that gain least."""
+        return float(np.sort(self.clients)[: max(1, len(self.clients) // 10)].mean())
+
+    @property
+    def losers(self) -> float:
+        """Share of clients that lose by joining, in percent."""
+        return 100 * float((self.clients < 0).mean())
+
+    @property
+    def winners(self) -> int:
+        """How many clients gain more than LEVEL points."""
+        return int((self.clients > LEVEL).sum())
+
+
+def local_runs(methods: Sequence[Method]) -> dict[int, Record]:
+    """Local's run of every seed, where there is just one Local to compare with; none that went wrong."""
+    found = [method for method in methods if method.algorithm == "local"]
+    return {run.seed: run for run in found[0].runs if run.sound} if len(found) == 1 else {}
+
+
+def client_gains(run: Record, local: Record | None) -> np.ndarray | None:
+    """(N,) points over Local after the last round, client by client; same seed, so the same data.
+
+    None where there is nothing to compare with, or where what went wrong makes the difference meaningless.
+    """
+    if local is None or local is run or not run.sound or local.accuracy.shape[1] != run.accuracy.shape[1]:
+        return None
+    gain: np.ndarray = run.accuracy[-1] - local.accuracy[-1]
+    return gain
+
+
+def gain_over(runs: Iterable[Record], local: Mapping[int, Record]) -> Gain | None:
+    """Of all clients with an accuracy in both; None where no seed was run with both."""
+    found = [gain for run in runs if (gain := client_gains(run, local.get(run.seed))) is not None]
+    known = np.concatenate(found) if found else np.zeros(0)
+    return Gain(known[np.isfinite(known)]) if np.isfinite(known).any() else None
+
+
+# Equal cost.
+
+
+class Reached(NamedTuple):
+    """What a run has reached within a budget."""
+
+    accuracy: float
+    rounds: int
+
+
+def within(run: Record, cost: str, budget: float) -> Reached | None:
+    """The last models that were made within a budget of all clients together; None: not one round was within it."""
+    rounds = int(np.flatnonzero(run.spent(cost) <= budget * (1 + SLACK))[-1])
+    return Reached(float(run.curve[rounds]), rounds) if rounds else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """One method's line in a leaderboard; accuracies are percent, mean over clients and seeds."""
+
+    name: str
+    last: float  # after the last round, whatever it cost
+    at: dict[str, float | None]  # cost -> accuracy within the budget; None: not one round was within it
+    gain: Gain | None  # over Local; None without a run of Local with the same seed
+
+
+def budgets(methods: Sequence[Method]) -> dict[str, float]:
+    """Of each cost the least that a method spends in all its rounds, mean over its seeds; free ones do not count."""
+    found = {}
+    for cost in COSTS:
+        totals = [method.total(cost) for method in methods]
+        found[cost] = min((total for total in totals if total > 0), default=0.0)
+    return found
+
+
+def leaderboard(methods: Sequence[Method]) -> list[Place]:
+    """All methods, best accuracy at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
+    limits, local = budgets(methods), local_runs(methods)
+    places = [
+        Place(
+            method.name,
+            method.last,
+            {cost: _mean_within(method.runs, cost, limit) for cost, limit in limits.items()},
+            gain_over(method.runs, local),
+        )
+        for method in methods
+    ]
+    return sorted(places, key=lambda place: -(place.at["bytes"] or 0.0))
+
+
+def _mean_within(runs: Sequence[Record], cost: str, budget: float) -> float | None:
+    found = [within(run, cost, budget) for run in runs]
+    return None if None in found else statistics.fmean(each.accuracy for each in found if each is not None)

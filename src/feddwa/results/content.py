@@ -1,0 +1,169 @@
+"""record.json, the one record of a finished run; a line of a JSONL file of published results has the same keys.
+
+version     of this form
+cell        what was run, as a name: dataset-partition-clients-algorithm-hash; seeds apart, equal cells are equal runs
+seed
+config      the resolved configuration
+made        commit, dirty, hardware, versions
+costs       bytes_down, bytes_up, flops: of a participating client in a round, mean over rounds; server_flops: of a
+            round; seconds: of the whole run, its share where runs shared the device
+series      accuracies in percent by round: "before.all" (one longer: the models that the run delivers),
+            "before.participants_weighted" (the paper's metric), ...: see `metrics.round_line`
+clients     every client's accuracy at the end, in percent
+findings    what went wrong: (level, text)
+groups      (N,) the true group of each client, where there are any
+in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
+            share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
+summary     for people, in record.json only: best, last and mean of the last ten of every series
+weights     in published results only, where a figure needs them: round -> P in thousandths
+preferred   beside it: round -> of every client the others of largest affinity, best first
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feddwa.algorithms import REGISTRY as ALGORITHMS
+from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
+from feddwa.data.partition import REGISTRY as PARTITIONS
+from feddwa.params import fields_of
+from feddwa.plugins import label
+from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
+from feddwa.results.findings import Finding
+from feddwa.results.metrics import Line, series
+from feddwa.results.weights import Weights
+
+VERSION = 1
+PUBLISHED = ("before.all", "before.participants_weighted", "after.participants_weighted")  # what tables are made of
+_IN_NAMES = ("algorithm", "dataset", "model", "partition", "clients", "rounds", "batch_size", "lr", "param")
+
+Content = dict[str, Any]  # of record.json
+
+
+def settings(config: RunConfig) -> dict[str, Any]:
+    """Everything of a configuration that a result depends on, seed and rounding apart; None left out."""
+    found = options_of(config.resolved(), leaving_out=(*WHERE_AND_HOW, "seed", "dtype"))
+    return {**{key: value for key, value in found.items() if value is not None}, "param": sorted(found["param"])}
+
+
+def cell_name(config: RunConfig) -> str:
+    """dataset-partition-clients-algorithm-hash: the same for the same settings, on any machine.
+
+    The hash is of the settings that are not defaults, so that a hyper-parameter that is added later, with a default
+    that changes nothing, leaves the names of results as they are.
+    """
+    values, usual = settings(config), dataclasses.asdict(RunConfig())
+    values["param"] = [entry for entry in values["param"] if entry not in _defaults(config)]
+    told = {key: value for key, value in values.items() if key in _IN_NAMES or value != usual[key]}
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    dataset, partition, algorithm = (label(values[key]) for key in ("dataset", "partition", "algorithm"))
+    return f"{dataset}-{partition}-{values['clients']}-{algorithm}-{digest}"
+
+
+def _defaults(config: RunConfig) -> set[str]:
+    """The hyper-parameters of algorithm and partition that are defaults, as `param` has them."""
+    kinds: dict[str, type] = {label(config.algorithm): ALGORITHMS.find(config.algorithm)}
+    if partition := config.partition or config.usual_partition:
+        kinds[label(partition)] = PARTITIONS.find(partition)
+    return {f"{owner}.{key}={usual}" for owner, kind in kinds.items() for key, (_, usual) in fields_of(kind).items()}
+
+
+def agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
+    """Whether every setting of a result is still the same; options and hyper-parameters added since do not matter."""
+    free = {*WHERE_AND_HOW, "seed", "dtype", "param"}
+    same = all(present.get(key) == value for key, value in stored.items() if key not in free)
+    return same and set(stored["param"]) <= set(present["param"])
+
+
+def make(
+    config: RunConfig,
+    lines: Sequence[Line],
+    clients: Sequence[float | None],
+    weights: Iterable[Weights],
+    groups: np.ndarray | None,
+    findings: Iterable[Finding],
+    summary: Mapping[str, Any],
+    made: Mapping[str, Any],
+) -> Content:
+    """The content of record.json.
+
+    lines: of metrics.jsonl; clients: the last line of clients.jsonl; weights: of all rounds; groups: (N,).
+    """
+    costs = {name: summary[f"{name}_per_client_round"] for name in ("bytes_down", "bytes_up", "flops")}
+    costs["server_flops"] = summary["server_flops_per_round"]
+    costs["seconds"] = round(summary["seconds"] / summary.get("lockstep", 1), 2)
+    content = {
+        "version": VERSION,
+        "cell": cell_name(config),
+        "seed": config.seed,
+        "config": options_of(config, leaving_out=("out",)),
+        "made": dict(made),
+        "costs": costs,
+        "series": series(lines),
+        "clients": list(clients),
+        "findings": [list(finding) for finding in findings],
+        "summary": dict(summary),
+    }
+    if groups is not None:
+        content["groups"], content["in_group"] = groups.tolist(), _in_group(lines, weights, groups)
+    return content
+
+
+def _in_group(lines: Sequence[Line], weights: Iterable[Weights], groups: np.ndarray) -> dict[str, list[float]]:
+    """By round: how much of a client's weight, and how many of its top partners, are inside its group."""
+    preferred = {line["round"]: rank_matrix(line["preferred"]) for line in lines if "preferred" in line}
+    found: dict[str, list[float]] = {"weight": [], "partners": []}
+    for each in weights:
+        own = groups[each.cohort]
+        found["weight"].append(round(group_weight(each.matrix, own), 4))
+        found["partners"].append(round(partner_share(each.matrix, own), 4))
+        if each.round in preferred:
+            share = round(partner_share(preferred[each.round], own), 4)
+            found.setdefault("partners_by_affinity", []).append(share)
+    return found
+
+
+def published(
+    content: Mapping[str, Any], config: RunConfig, weights: Sequence[Weights] = (), lines: Sequence[Line] = ()
+) -> Content:
+    """What of a record is published: what a result depends on, what tables are made of, and `weights` of some rounds.
+
+    lines: of metrics.jsonl, for the affinities of the rounds whose weights are published.
+    """
+    found = {key: value for key, value in content.items() if key != "summary"}
+    found["config"] = {**settings(config), "dtype": config.dtype}
+    found["series"] = {name: content["series"][name] for name in PUBLISHED}
+    if weights:
+        thousandths = {str(each.round): np.rint(1000 * each.matrix).astype(int).tolist() for each in weights}
+        preferred = {str(line["round"]): line["preferred"] for line in lines if "preferred" in line}
+        found["weights"] = thousandths
+        found |= {"preferred": {key: preferred[key] for key in thousandths}} if preferred else {}
+    return found
+
+
+def expand(content: Mapping[str, Any], participants: int) -> list[dict[str, Any]]:
+    """Lines as in metrics.jsonl from a record that has no such file beside it; costs are the rounds' mean.
+
+    participants: of a round.
+    """
+    costs, rounds = dict(content["costs"]), len(content["series"]["before.all"]) - 1
+    seconds = {"round": costs.pop("seconds") / rounds}
+    lines: list[dict[str, Any]] = [
+        {"round": number + 1, "participants": participants, "seconds": seconds, **costs} for number in range(rounds)
+    ]
+    lines.append({"round": rounds + 1})
+    for name, values in content["series"].items():
+        when, _, key = name.partition(".")
+        for line, value in zip(lines, values, strict=False):
+            line.setdefault(when, {})[key] = value
+    return lines
+
+
+def to_text(content: Content) -> str:
+    """A key a line, its value on that line: small, and readable."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"

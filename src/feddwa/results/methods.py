@@ -1,0 +1,156 @@
+"""Runs grouped: by setting, and within a setting by method."""
+
+import dataclasses
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from feddwa.algorithms import title_of
+from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
+from feddwa.errors import InputError
+from feddwa.plugins import label
+from feddwa.results.record import Record
+
+SETTING = ("dataset", "partition", "clients")  # what runs in one picture share, besides the partition's options
+
+
+@dataclass(frozen=True)
+class Method:
+    """The runs of one method that differ by nothing but their seed."""
+
+    name: str
+    runs: list[Record]
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm."""
+        return self.runs[0].config.algorithm
+
+    @property
+    def last(self) -> float:
+        """Percent after the last round, mean over clients and seeds."""
+        return float(np.mean([run.last for run in self.runs]))
+
+    @property
+    def curve(self) -> np.ndarray:
+        """(R,) percent by round, mean over clients and the seeds that have come so far; nan where none has."""
+        return _over_runs(np.nanmean, [run.curve for run in self.runs])
+
+    @property
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """(R,) each: the lowest and the highest seed."""
+        curves = [run.curve for run in self.runs]
+        return _over_runs(np.nanmin, curves), _over_runs(np.nanmax, curves)
+
+    @property
+    def spread(self) -> np.ndarray:
+        """(2, R) percent that a tenth of the clients are below, and a tenth are above."""
+        return _over_runs(partial(np.nanpercentile, q=[10, 90]), [run.accuracy for run in self.runs], (0, 2))
+
+    @property
+    def traffic(self) -> float:
+        """Bytes up and down of a participating client in a round, mean over rounds and seeds."""
+        return float(np.mean([run.traffic for run in self.runs]))
+
+    def total(self, cost: str) -> float:
+        """What all clients spend in all rounds, mean over seeds: "bytes", "flops" or "seconds"."""
+        return float(np.mean([run.spent(cost)[-1] for run in self.runs]))
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing went wrong, in any seed, that makes its accuracy meaningless."""
+        return all(run.sound for run in self.runs)
+
+
+def _over_runs(
+    reduce: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], axis: int | tuple[int, ...] = 0
+) -> np.ndarray:
+    """Arrays of runs of different lengths as one, nan where a run has not come so far, reduced over the runs."""
+    longest = max(map(len, arrays))
+    whole = np.full((len(arrays), longest, *arrays[0].shape[1:]), np.nan)
+    for place, array in enumerate(arrays):
+        whole[place, : len(array)] = array
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # rounds that no seed has reached
+        return reduce(whole, axis=axis)
+
+
+def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
+    """Runs grouped by their setting (data, partition with its options, number of clients), by its name."""
+    grouped: dict[str, list[Record]] = {}
+    for record in found:
+        grouped.setdefault(setting_name(record.config), []).append(record)
+    return grouped
+
+
+def setting_name(config: RunConfig) -> str:
+    """ "digits, dirichlet alpha=0.1, 20 clients": options of the partition where they are not the dataset's usual."""
+    given = dataclasses.replace(config, param=()).resolved()
+    options = [entry.partition(".")[2] for entry in _division(config) if entry not in given.param]
+    partition = " ".join([label(config.partition or ""), *options])
+    return f"{Path(label(config.dataset)).name}, {partition}, {config.clients} clients"
+
+
+def _division(config: RunConfig) -> list[str]:
+    """The options of the partition, as `param` has them."""
+    return [entry for entry in config.param if entry.startswith(f"{label(config.partition or '')}.")]
+
+
+def by_method(found: Sequence[Record]) -> list[Method]:
+    """Runs of one setting grouped by method, best first, those that went wrong behind all others.
+
+    Where two of one algorithm differ by an option, the option is in the name.
+    """
+    _check_one_setting(found)
+    grouped: dict[tuple[str, ...], list[Record]] = {}
+    for record in found:
+        grouped.setdefault((record.config.algorithm, *_options(record.config)), []).append(record)
+    often = Counter(key[0] for key in grouped)
+    methods = []
+    for key, own in grouped.items():
+        others = [set(other) for other in grouped if other[0] == key[0] and other != key]
+        special = [option for option in key[1:] if not all(option in other for other in others)]
+        title = _title(key[0])
+        methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, own))
+    for method in methods:
+        _check_seeds(method)
+    return sorted(methods, key=lambda method: (not method.sound, -method.last))
+
+
+def _check_seeds(method: Method) -> None:
+    seed, count = Counter(run.seed for run in method.runs).most_common(1)[0]
+    if count > 1:
+        twice = " and ".join(str(run.path) for run in method.runs if run.seed == seed)
+        raise InputError(f"{twice}: {count} runs of {method.name} with seed {seed}; give one of them")
+
+
+def _options(config: RunConfig) -> list[str]:
+    """Everything that two methods may differ by, as it would be written on the command line."""
+    plain = options_of(config, leaving_out=(*WHERE_AND_HOW, *SETTING, "algorithm", "seed", "param"))
+    own = f"{label(config.algorithm)}."
+    entries = [entry.removeprefix(own) for entry in config.param if entry.startswith(own)]
+    return [*(f"{name}={value}" for name, value in plain.items()), *entries]
+
+
+def _title(algorithm: str) -> str:
+    """How the algorithm is called; runs of code that is not at hand can be read, too."""
+    try:
+        return title_of(algorithm)
+    except InputError:
+        return label(algorithm)
+
+
+def _check_one_setting(found: Sequence[Record]) -> None:
+    for first, other in itertools.pairwise(found):
+        both = [(name, getattr(first.config, name), getattr(other.config, name)) for name in SETTING]
+        both.append(("param", " ".join(_division(first.config)), " ".join(_division(other.config))))
+        for name, one, two in both:
+            if one != two:
+                what = f"{first.path} has {name} {one}, {other.path} has {two}"
+                raise InputError(f"{what}; give runs of one setting, and another command for the others")

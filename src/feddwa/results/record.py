@@ -1,0 +1,224 @@
+"""Runs read back, from run directories (finished, half-finished, still running) and from files of published results.
+
+What is damaged is named in one line.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddwa.config import RunConfig, from_toml
+from feddwa.data.describe import Description
+from feddwa.errors import InputError
+from feddwa.results import checks, findings, runs, weights
+from feddwa.results.content import Content, expand
+from feddwa.results.findings import Finding
+from feddwa.results.metrics import series
+from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
+from feddwa.results.weights import Weights
+
+PUBLISHED = ".jsonl"  # what the names of files of published results end in
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run. Of a published one costs are the rounds' mean, and single clients are known at the end alone."""
+
+    path: Path  # of the run directory, or of the file of published results
+    config: RunConfig
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    accuracy: np.ndarray  # (R, N) percent of every client before each line's round, nan where it is not known
+    weights: Sequence[Weights]  # read from the disk when they are asked for
+    partition: Description | None
+    finished: bool
+    content: Content = field(default_factory=dict)  # of record.json; nothing where the run is not finished
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.config.seed
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """(R,) rounds that were finished when each line's accuracies were measured: 0, 1, ..."""
+        return np.array([line["round"] - 1 for line in self.lines])
+
+    @cached_property
+    def series(self) -> Mapping[str, np.ndarray]:
+        """Percent by round, nan where there is none: "before.all", "after.participants_weighted", ..."""
+        return {name: np.array(values, dtype=float) for name, values in series(self.lines).items()}
+
+    @property
+    def curve(self) -> np.ndarray:
+        """(R,) percent, mean over all clients; of a federation over those that answered, nan where nobody did."""
+        return self.series["before.all"]
+
+    @property
+    def last(self) -> float:
+        """Percent after the last round whose models were evaluated, mean over clients."""
+        return float(self.curve[np.isfinite(self.curve)][-1])
+
+    @property
+    def best(self) -> tuple[float, int]:
+        """The highest percent, mean over clients, and the round after which it was reached."""
+        return float(np.nanmax(self.curve)), int(self.rounds[np.nanargmax(self.curve)])
+
+    @property
+    def lockstep(self) -> int:
+        """Runs that were trained in lockstep and share the seconds of the lines."""
+        return int(self.content.get("summary", {}).get("lockstep", 1))
+
+    @property
+    def seconds(self) -> float:
+        """Of all rounds, evaluation included; of a stack of runs, this one's share."""
+        return float(self.spent("seconds")[-1])
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """(N,) the true group of each client, where there are any."""
+        if self.partition is not None:
+            return self.partition.groups
+        return np.array(self.content["groups"]) if "groups" in self.content else None
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What went wrong, the most serious first."""
+        if "loss_before" in self.lines[0]:
+            return findings.of_run(self.lines, self.partition, self.finished)
+        return [Finding(level, text) for level, text in self.content.get("findings", ())]
+
+    @property
+    def sound(self) -> bool:
+        """Whether its accuracies say anything about its method."""
+        return all(finding.level != "error" for finding in self.findings)
+
+    def client_name(self, client: int) -> str:
+        """What the data call a client, else its number."""
+        return str(client) if self.partition is None else self.partition.client_name(client)
+
+    def spent(self, cost: str) -> np.ndarray:
+        """(R,) what all clients together had spent when each line was measured: "bytes", "flops" or "seconds"."""
+        parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
+        rounds = [line for line in self.lines if "participants" in line]
+        if cost == "seconds":
+            each = [sum(line["seconds"].values()) / self.lockstep for line in rounds]
+        else:
+            each = [sum(line[part] for part in parts) * line["participants"] for line in rounds]
+        return np.array([0.0, *np.cumsum(each)], dtype=float)[: len(self.lines)]
+
+    @property
+    def traffic(self) -> float:
+        """Bytes up and down of a participating client in a round, mean over rounds."""
+        rounds = [line for line in self.lines if "bytes_up" in line]
+        return float(sum(line["bytes_up"] + line["bytes_down"] for line in rounds)) / max(len(rounds), 1)
+
+
+def read(paths: Iterable[str | Path]) -> list[Record]:
+    """The runs at these paths: run directories, directories with begun runs inside, files of published results."""
+    found: dict[tuple[Path, str, int], Record] = {}
+    for path in map(Path, paths):
+        for record in _at(path):
+            found[(record.path.resolve(), record.content.get("cell", ""), record.seed)] = record
+    if not found:
+        raise InputError("no run has finished a round yet; wait for one")
+    return list(found.values())
+
+
+def _at(path: Path) -> Iterator[Record]:
+    """The runs at one path."""
+    if path.suffix == PUBLISHED and path.is_file():
+        yield from read_published(path)
+        return
+    if not path.is_dir():
+        valid = f"a run directory, one with runs inside, or a file of results ({PUBLISHED})"
+        raise InputError(f"{path}: no such directory; must be {valid}")
+    named = (path / CONFIG).exists()
+    inside = [path] if named else sorted(file.parent for file in path.rglob(CONFIG))
+    if not inside:
+        raise InputError(f"{path}: no run in it; must be a directory that `feddwa run` or `compare` has written")
+    for each in inside:
+        record = read_run(each)
+        if not record.lines and named:
+            raise InputError(f"{each}: no round has been finished yet; wait for one")
+        if record.lines:
+            yield record
+
+
+def read_published(path: Path) -> Iterator[Record]:
+    """The runs in a file of published results, a line each."""
+    for number, content in enumerate(checks.read_lines(path, whole=True), 1):
+        yield from_content(path, checks.check_record(path, content, f"line {number}"))
+
+
+def from_content(path: Path, content: Content) -> Record:
+    """A published record: its lines are made from its series, its weights are those of some rounds."""
+    config = _from_json(path, content)
+    clients = len(content["clients"])
+    lines = expand(content, max(1, int(config.participation * clients + 1e-9)))
+    accuracy = np.full((len(lines), clients), np.nan)
+    accuracy[-1] = content["clients"]
+    kept = [
+        Weights(int(number), np.arange(clients), np.array(matrix) / 1000)
+        for number, matrix in content.get("weights", {}).items()
+    ]
+    return Record(path, config, lines, accuracy, sorted(kept, key=lambda each: each.round), None, True, content)
+
+
+def _from_json(path: Path, content: Content) -> RunConfig:
+    """The configuration of a record."""
+    known = {name: value for name, value in content["config"].items() if name in RunConfig.__dataclass_fields__}
+    try:
+        param = tuple(known.pop("param", ()))
+        return RunConfig(**{**known, "param": param, "seed": content["seed"]}).resolved()
+    except (InputError, TypeError) as error:
+        raise checks.damaged(path, f"{content['cell']}, seed {content['seed']}: {error}") from None
+
+
+def read_run(path: Path) -> Record:
+    """One run directory, whatever there is of it."""
+    config, content = _config(path), runs.read_record(path)
+    lines = checks.check_metrics(path / METRICS, checks.read_lines(path / METRICS))
+    clients = checks.check_clients(path / CLIENTS, checks.read_lines(path / CLIENTS))
+    if content is not None:
+        for name, found in ((METRICS, lines), (CLIENTS, clients)):
+            if len(found) != (config.rounds or 0) + 1:
+                raise checks.damaged(path / name, f"{len(found)} lines of {config.rounds} rounds and the final models")
+    count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
+    accuracy = _accuracy(path, clients[:count], config.clients or 0)
+    partition, total = checks.read_partition(path / PARTITION), accuracy.shape[1]
+    if partition is not None and count and len(partition.counts) != total:
+        raise checks.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
+    stored = weights.read(path, total or None)
+    known = sum(1 <= number <= count for number in stored.rounds)  # a run that is under way may have written more
+    return Record(path, config, lines[:count], accuracy, stored[:known], partition, content is not None, content or {})
+
+
+def _config(path: Path) -> RunConfig:
+    """The configuration of a run, checked as `feddwa run` would check it, but for what this machine lacks."""
+    file = path / CONFIG
+    try:
+        given = from_toml(file, RunConfig)
+        checked = dataclasses.replace(given, tensorboard=False).resolved()
+        return dataclasses.replace(checked, tensorboard=given.tensorboard)
+    except InputError as error:
+        known = str(error).removeprefix("--config ")
+        raise InputError(known if known.startswith(str(file)) else f"{file}: {error}") from None
+
+
+def _accuracy(path: Path, clients: Sequence[Sequence[float | None]], expected: int) -> np.ndarray:
+    """(R, N) percent of every client, nan where it has none: a federation's may come late, or not answer."""
+    if not clients:
+        return np.zeros((0, 0))
+    total = max(map(len, clients))
+    if not (path / FEDERATION).exists() and {len(line) for line in clients} != {expected}:
+        raise checks.damaged(path / CLIENTS, f"a line is not one of {expected} clients, which {CONFIG} has")
+    whole = [[*line, *[None] * (total - len(line))] for line in clients]
+    accuracy = np.array(whole, dtype=float).reshape(len(clients), total)
+    if not np.isfinite(accuracy).any():
+        raise InputError(f"{path}: its targets are not classes, so there is no accuracy to draw")
+    return accuracy

@@ -1,0 +1,120 @@
+"""The loop that runs rounds and records each of them, whether the clients are simulated or real."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+
+from feddwa.checkpoint import Tree
+from feddwa.federation import Federation, Round
+from feddwa.results import metrics, runs
+from feddwa.results.provenance import made_by
+from feddwa.results.weights import Weights
+from feddwa.results.weights import read as read_weights
+
+Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
+
+
+class Entry(NamedTuple):
+    """What is recorded of a round, or of the models that the run delivers."""
+
+    line: dict[str, Any]  # of metrics.jsonl
+    clients: dict[str, Any]  # line of clients.jsonl
+    result: Round | None = None  # None: the delivered models
+
+
+class Rounds(Protocol):
+    """Something that runs rounds."""
+
+    durable: ClassVar[bool]  # whether each checkpoint has to be on disk before the next round begins
+
+    @property
+    def finished(self) -> int:
+        """Rounds that are over."""
+
+    def next(self) -> Entry:
+        """Run a round."""
+
+    def last(self) -> Entry:
+        """Evaluate the models that the run delivers."""
+
+    def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
+        """(tensors, facts) that the coming rounds depend on."""
+
+
+@dataclass
+class SimulatedRounds:
+    """The rounds of a simulated federation."""
+
+    federation: Federation
+    durable: ClassVar[bool] = False
+
+    @property
+    def finished(self) -> int:
+        """Rounds that are over."""
+        return self.federation.round
+
+    def next(self) -> Entry:
+        """Run a round."""
+        result = self.federation.step()
+        line = metrics.round_line(result, self._test_sizes, self.federation.honest)
+        return Entry(line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result)
+
+    def last(self) -> Entry:
+        """The models that the run delivers; they were evaluated when the last round ended."""
+        scores, rounds = self.federation.scores, self.federation.round
+        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest)
+        return Entry(line, metrics.client_line(rounds + 1, scores, None, None))
+
+    def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
+        """The federation's state."""
+        return self.federation.state(), {}
+
+    @property
+    def _test_sizes(self) -> torch.Tensor:
+        return self.federation.engine.data.splits["test"].sizes
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A finished run."""
+
+    summary: dict[str, Any]
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    weights: Sequence[Weights]  # read from the run directory's file where there is one
+
+
+def record(
+    source: Rounds,
+    rounds: int,
+    names: Mapping[str, Any],
+    device: torch.device,
+    observe: Observer = lambda line: None,
+    directory: runs.RunDirectory | None = None,
+    past: runs.Past = runs.NEW,
+) -> Recorded:
+    """Run all rounds that are left; each is written, if there is a directory, and shown as it ends.
+
+    names: what leads the summary; past: what a run that is continued has behind it.
+    """
+    start = time.perf_counter() - past.seconds
+    lines: list[dict[str, Any]] = list(past.lines)
+    weights: list[Weights] = []  # only where there is no directory to hold them
+    while len(lines) <= rounds:
+        entry = source.next() if source.finished < rounds else source.last()
+        lines.append(entry.line)
+        if directory is not None:
+            directory.add(*entry)
+            if entry.result is not None:
+                directory.keep(source.finished, *source.checkpoint(), time.perf_counter() - start, source.durable)
+        elif entry.result is not None and "weights" in entry.result.info:
+            matrix = entry.result.info["weights"].cpu().numpy()
+            weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
+        observe(entry.line)
+    summary = metrics.summary({**names, "rounds": rounds}, lines, time.perf_counter() - start, device)
+    if directory is None:
+        return Recorded(summary, lines, weights)
+    directory.finish(lines, summary, made_by(device))
+    return Recorded(summary, lines, read_weights(directory.path))

@@ -1,0 +1,126 @@
+"""Published results: a folder with a JSONL file per dataset, a line per cell and seed, found by what was run.
+
+FOLDER/cifar10.jsonl     lines sorted by cell and seed
+FOLDER/.work/            results that are not in their file yet, a file each, and the run directories that are at work
+
+A result counts only while every setting in it is still what a configuration resolves to. Whoever changes what a default
+does removes the lines that it made stale.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from feddwa.config import RunConfig
+from feddwa.plugins import label
+from feddwa.results import checks, content
+from feddwa.results.content import Content
+from feddwa.results.record import PUBLISHED, Record, from_content
+from feddwa.storage import write_whole
+
+Key = tuple[str, int]  # cell, seed
+
+
+class Store:
+    """A folder of results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._contents: dict[str, dict[Key, Content]] = {}  # by dataset
+        self._records: dict[tuple[str, int], Record] = {}
+
+    def find(self, config: RunConfig, seed: int) -> Record | None:
+        """The result of a cell and a seed, if it is there and made with these very settings."""
+        dataset, key = label(config.dataset), (content.cell_name(config), seed)
+        found = self._of(dataset).get(key)
+        if found is None or not content.agrees(found["config"], content.settings(config)):
+            return None
+        if key not in self._records:
+            self._records[key] = from_content(self.file(dataset), found)
+        return self._records[key]
+
+    def all(self, config: RunConfig) -> dict[int, Record]:
+        """The results of a cell by seed, whatever seeds there are."""
+        cell = content.cell_name(config)
+        seeds = sorted(seed for name, seed in self._of(label(config.dataset)) if name == cell)
+        found = {seed: self.find(config, seed) for seed in seeds}
+        return {seed: record for seed, record in found.items() if record is not None}
+
+    def missing(self, config: RunConfig, seeds: Iterable[int]) -> tuple[int, ...]:
+        """The seeds that are still to be run."""
+        return tuple(seed for seed in seeds if self.find(config, seed) is None)
+
+    def work(self, config: RunConfig) -> Path:
+        """The run directory of a run that is not finished."""
+        return self._work / f"{content.cell_name(config)}-s{config.seed}"
+
+    def save(self, found: Content) -> Path:
+        """Write a result beside the files, whole or not at all; `merge` puts it into its file."""
+        self._work.mkdir(parents=True, exist_ok=True)
+        path = self._work / f"{found['cell']}-s{found['seed']}.json"
+        write_whole(path, _line(found))
+        self._contents.clear()
+        self._records.pop((found["cell"], found["seed"]), None)
+        return path
+
+    def merge(self) -> list[Path]:
+        """Put what was saved into the files, in the place of older results of the same runs; the files that changed."""
+        with self._locked():
+            saved = [(path, self._parse(path, path.read_bytes())) for path in sorted(self._work.glob("*.json"))]
+            datasets = list(dict.fromkeys(label(found["config"]["dataset"]) for _, found in saved))
+            for dataset in datasets:
+                own = {_key(found): found for _, found in saved if label(found["config"]["dataset"]) == dataset}
+                self.write(dataset, {**self._published(dataset), **own}.values())
+            for path, _ in saved:
+                path.unlink()
+        self._contents.clear()
+        return [self.file(dataset) for dataset in datasets]
+
+    def write(self, dataset: str, found: Iterable[Content]) -> None:
+        """The file of a dataset, anew."""
+        write_whole(self.file(dataset), "".join(_line(each) for each in sorted(found, key=_key)))
+
+    def file(self, dataset: str) -> Path:
+        """The file of a dataset."""
+        return self.folder / f"{dataset}{PUBLISHED}"
+
+    @property
+    def _work(self) -> Path:
+        return self.folder / ".work"
+
+    def _of(self, dataset: str) -> dict[Key, Content]:
+        """All results of a dataset, those that are not in its file yet included."""
+        if dataset not in self._contents:
+            saved = (self._parse(path, path.read_bytes()) for path in self._work.glob("*.json"))
+            own = {_key(found): found for found in saved if label(found["config"]["dataset"]) == dataset}
+            self._contents[dataset] = {**self._published(dataset), **own}
+        return self._contents[dataset]
+
+    def _published(self, dataset: str) -> dict[Key, Content]:
+        file = self.file(dataset)
+        if not file.is_file():
+            return {}
+        lines = enumerate(checks.read_lines(file, whole=True), 1)
+        return {_key(found): found for found in (checks.check_record(file, each, f"line {n}") for n, each in lines)}
+
+    @staticmethod
+    def _parse(path: Path, text: bytes) -> Content:
+        return checks.check_record(path, checks.parse(path, text))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait until no other process changes the files."""
+        self._work.mkdir(parents=True, exist_ok=True)
+        with (self._work / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _key(found: Content) -> Key:
+    return found["cell"], found["seed"]
+
+
+def _line(found: Content) -> str:
+    return json.dumps(found, allow_nan=False, separators=(",", ":")) + "\n"
