@@ -28,7 +28,7 @@ gain = gains(joined, alone)
 print(f"{(gain > 0).sum()} of {len(gain)} clients gained, mean {gain.mean():+.1f} points")
 
 # %% Mixing weights. Row i of P is what client i's new model is made of.
-cohort, weights = results["feddwa"].weights[-1]
+_, cohort, weights = results["feddwa"].weights[-1]
 groups = results["feddwa"].partition.groups  # the truth, of which the server was told nothing
 same = groups[cohort][:, None] == groups[cohort]
 inside = (weights * same).sum() / weights.sum()

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+import feddwa
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
 from feddwa.engine import State
+from feddwa.results import metrics
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
@@ -91,3 +93,40 @@ def seeded() -> None:
 @pytest.fixture
 def data() -> FederatedData:
     return small_data()
+
+
+# Real runs to read and report on, made once: three methods, two seeds, eight clients in two groups.
+ROUNDS = 6
+SETTING = {"clients": 8, "rounds": ROUNDS, "param": ["groups=2"]}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A folder as `feddwa compare` leaves it, twice: runs/0/feddwa, ..., runs/1/fedavg."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        for algorithm in ("feddwa", "local", "fedavg"):
+            own = [*SETTING["param"], "top_k=3"] if algorithm == "feddwa" else SETTING["param"]
+            out = str(folder / str(seed) / algorithm)
+            feddwa.run(algorithm=algorithm, seed=seed, out=out, **{**SETTING, "param": own})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def absent(tmp_path_factory):
+    """A run of which only half of the clients take part in a round."""
+    folder = tmp_path_factory.mktemp("absent")
+    feddwa.run(participation=0.5, out=str(folder / "run"), **SETTING)
+    return folder / "run"
+
+
+def finished(rounds: int) -> tuple[list[dict], dict]:
+    """The lines of metrics.jsonl of a run in which nothing happens, and its summary."""
+    series = dict.fromkeys(("all", "all_weighted", "participants", "participants_weighted"), 50.0)
+    costs = {"bytes_up": 1, "bytes_down": 1, "flops": 1, "server_flops": 1, "seconds": {"train": 0.1}}
+    lines = [
+        {"round": number, "before": series, "after": series, "loss_before": 1.0, "participants": 1, **costs}
+        for number in range(1, rounds + 1)
+    ]
+    lines.append({"round": rounds + 1, "before": {"all": 50.0, "all_weighted": 50.0}, "loss_before": 1.0})
+    return lines, metrics.summary({}, lines, 1.0, torch.device("cpu"))

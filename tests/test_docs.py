@@ -58,7 +58,7 @@ def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, 
     assert namespace["weights"].shape == (8, 8)
     exec(compile(examples[1], "README.md", "exec"), namespace)
     assert namespace["result"].summary["accuracy"]["last"] > 75
-    assert not namespace["result"].weights[-1][1][:3, 3:].any()  # the two groups part
+    assert not namespace["result"].weights[-1].matrix[:3, 3:].any()  # the two groups part
     exec(compile(examples[2], "README.md", "exec"), namespace)
     assert namespace["result"].summary["accuracy"]["last"] is None
     exec(compile(examples[3], "README.md", "exec"), namespace)

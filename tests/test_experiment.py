@@ -56,7 +56,7 @@ def test_personalisation_pays_on_turned_digits(demo):
 def test_all_partners_are_inside_the_own_group(demo):
     groups = demo["feddwa"].partition.groups
     foreign = groups[:, None] != groups
-    for cohort, weights in demo["feddwa"].weights[-5:]:
+    for _, cohort, weights in demo["feddwa"].weights[-5:]:
         assert np.array_equal(cohort, np.arange(20))
         assert not weights[foreign].any()
         assert ((weights > 0).sum(1) == 5).all()
@@ -109,7 +109,7 @@ def test_backend_and_chunk_change_nothing_but_rounding(other):
         assert one["before"] == pytest.approx(two["before"], abs=1.5)  # one of 60 test samples may turn
         assert one["loss_before"] == pytest.approx(two["loss_before"], abs=2e-4)
         assert one.get("flops") == two.get("flops")
-    for (cohort, weights), (other_cohort, other_weights) in zip(reference.weights, result.weights, strict=True):
+    for (_, cohort, weights), (_, other_cohort, other_weights) in zip(reference.weights, result.weights, strict=True):
         assert np.array_equal(cohort, other_cohort)
         assert np.allclose(weights, other_weights, rtol=1e-3)
 
@@ -290,7 +290,7 @@ def test_images_with_batch_norm_and_dropout_as_tensors(rng):
     result = feddwa.simulate(model, clients, algorithm=FedDWA(top_k=2), rounds=4, lr=0.1, batch_size=8)
     assert result.summary["accuracy"]["last"] > 70
     assert result.buffers["1.running_mean"].shape == (4, 4)
-    assert [(weights > 0).sum(1).max() for _, weights in result.weights] == [2] * 4
+    assert [(weights > 0).sum(1).max() for _, _, weights in result.weights] == [2] * 4
 
 
 def test_pixels_are_scaled(rng):
@@ -368,7 +368,7 @@ def test_clients_of_different_sizes_and_partial_participation(rng):
     clients = [(x[:size], y[:size]) for (x, y), size in zip(classified(rng, 5), (2, 9, 17, 30, 5), strict=True)]
     result = feddwa.simulate(nn.Linear(6, 3), clients, rounds=3, participation=0.4, seed=4)
     assert [len(rows) for rows in result.partition.train] == [1, 7, 14, 24, 4]
-    assert all(len(cohort) == 2 for cohort, _ in result.weights)
+    assert all(len(cohort) == 2 for _, cohort, _ in result.weights)
     assert result.summary["seed"] == 4
 
 
@@ -380,7 +380,7 @@ def test_an_iterator_of_clients_and_an_own_algorithm(rng):
 
     result = feddwa.simulate(nn.Linear(6, 3), iter(classified(rng)), Selfish(top_k=1), rounds=2)
     assert result.summary["algorithm"] == "Selfish"
-    assert all(np.array_equal(np.sort(weights, axis=1), np.eye(4)[[3] * 4]) for _, weights in result.weights)
+    assert all(np.array_equal(np.sort(weights, axis=1), np.eye(4)[[3] * 4]) for _, _, weights in result.weights)
 
 
 def test_double_precision_follows_the_model(rng):

@@ -41,7 +41,7 @@ def test_one_client_alone(name):
 def test_cohorts_of_one(name):
     result = feddwa.simulate(network(), clients([20, 12, 9]), name, rounds=4, batch_size=5, participation=0.34)
     check(result)
-    assert all(weights.shape == (1, 1) for _, weights in result.weights)
+    assert all(weights.shape == (1, 1) for _, _, weights in result.weights)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -81,7 +81,7 @@ def test_more_partners_than_clients(top_k):
         network(), clients([9, 9, 9]), feddwa.FedDWA(top_k=top_k), rounds=2, batch_size=5, participation=0.67
     )
     check(result)
-    for _, weights in result.weights:
+    for _, _, weights in result.weights:
         assert np.allclose(weights.sum(1), 1)
         assert ((weights > 0).sum(1) <= top_k).all()
 

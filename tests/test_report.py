@@ -12,33 +12,38 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from feddwa.data.partition import Partition
-from feddwa.experiment import Result
+from feddwa.config import RunConfig
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
-from feddwa.report.terminal import make_console
+from feddwa.report.terminal import make_console, show_finding
 from feddwa.report.units import human_bytes, human_flops, human_seconds
-from feddwa.results import metrics
 from feddwa.results.findings import Finding
 from feddwa.results.plot import Panel, draw_weights, terminal_weights
+from feddwa.results.record import Record
+from feddwa.results.weights import Weights
+
+SERIES = ("all", "all_weighted", "participants", "participants_weighted")
 
 
-def a_result(last=80.0, rounds=6, clients=4, loss=1.0) -> Result:
+def a_run(last=80.0, rounds=6, clients=4, loss=1.0, path="runs/x", dataset="digits", algorithm="feddwa") -> Record:
     """A run that has happened."""
-    before = dict.fromkeys(("all", "all_weighted"), last)
-    lines = [{"round": number, "before": before, "loss_before": loss} for number in range(1, rounds + 2)]
+    lines = [{"round": number, "before": {"all": last}, "loss_before": loss} for number in range(1, rounds + 2)]
     for line in lines[:-1]:
-        line["before"] = line["after"] = dict.fromkeys(metrics.SERIES, last)
-    summary = {
-        "dataset": "digits", "partition": "rotations", "clients": clients, "rounds": rounds, "seed": 7,
-        "accuracy": metrics.summarise(lines), "loss": metrics.summarise_loss(lines),
-        "bytes_up_per_client_round": 1024, "bytes_down_per_client_round": 512, "seconds": 1.25,
-    }  # fmt: skip
-    weights = [(np.arange(clients), np.eye(clients)) for _ in range(rounds)]
-    rows = [np.arange(1)] * clients
-    partition = Partition(rows, rows, groups=np.arange(clients) // 2)
-    return Result(summary, lines, weights, {}, {}, partition, path="runs/x")
+        line["before"] = line["after"] = dict.fromkeys(SERIES, last)
+        line |= {"participants": clients, "bytes_up": 1024, "bytes_down": 512, "seconds": {"train": 1.25 / rounds}}
+    config = RunConfig(algorithm=algorithm, clients=clients, rounds=rounds, seed=7).resolved()
+    config = replace(config, dataset=dataset)
+    weights = [Weights(number, np.arange(clients), np.full((clients, clients), 0.02) + np.eye(clients) * 0.92)
+               for number in range(1, rounds + 1)]  # fmt: skip
+    content = {"groups": (np.arange(clients) // 2).tolist()}
+    accuracy = np.full((rounds + 1, clients), last)
+    return Record(Path(path), config, lines, accuracy, weights, None, True, content)
+
+
+def broken(run: Record) -> Record:
+    """The same, diverged."""
+    return replace(run, lines=[{**line, "loss_before": None} for line in run.lines])
 
 
 def printed(show, *arguments, **options) -> str:
@@ -48,7 +53,9 @@ def printed(show, *arguments, **options) -> str:
 
 
 def test_the_table_compares_with_local():
-    text = printed(show_results, {"feddwa": a_result(90.0), "local": a_result(80.0), "fedavg": a_result(70.5)})
+    text = printed(
+        show_results, {"feddwa": a_run(90.0), "local": a_run(80.0, algorithm="local"), "fedavg": a_run(70.5)}
+    )
     lines = {line.split()[1]: line.split() for line in text.splitlines() if line.startswith("│")}
     assert "digits, rotations, 4 clients, 6 rounds, seed 7" in text
     assert lines["feddwa"][3:] == ["90.00", "│", "90.00", "(0)", "│", "+10.00", "│", "1.5", "KiB", "│", "1.2", "s", "│"]
@@ -58,17 +65,13 @@ def test_the_table_compares_with_local():
 
 
 def test_a_run_by_itself_has_nothing_to_compare_with():
-    assert "+0" not in printed(show_results, {"feddwa": a_result(90.0)})
-
-
-def test_without_classes_the_loss_is_shown():
-    assert "loss 0.25" in printed(show_results, {"feddwa": a_result(None, loss=0.25)})
+    assert "+0" not in printed(show_results, {"feddwa": a_run(90.0)})
 
 
 def test_pictures_and_paths(tmp_path):
-    text = printed(show_weights, {"local": a_result(70.0), "feddwa": a_result(80.0)}, tmp_path)
+    text = printed(show_weights, {"local": a_run(70.0), "feddwa": a_run(80.0)}, tmp_path)
     assert "Mixing weights (feddwa, round 6" in text
-    assert "    0 ██······\n    1 ··██····\n" in text
+    assert "    0 ██░░░░░░\n    1 ░░██░░░░\n" in text
     assert text.count("runs/x/") == 2
     assert "weights.png" in text
     with Image.open(tmp_path / "weights.png") as picture:
@@ -76,29 +79,29 @@ def test_pictures_and_paths(tmp_path):
 
 
 def test_the_weights_are_those_of_the_best(tmp_path):
-    results = {"feddwa": a_result(70.0), "fedavg": a_result(80.0), "local": a_result(75.0)}
+    results = {"feddwa": a_run(70.0), "fedavg": a_run(80.0), "local": a_run(75.0)}
     assert "Mixing weights (fedavg, round 6" in printed(show_weights, results, tmp_path)
-    failed = {"fedavg": [Finding("error", "nothing was trained")]}
-    assert "Mixing weights (local, round 6" in printed(show_weights, results, tmp_path, failed)
+    failed = {**results, "fedavg": broken(results["fedavg"])}
+    assert "Mixing weights (local, round 6" in printed(show_weights, failed, tmp_path)
 
 
 def test_what_went_wrong_leads_and_is_not_praised():
-    results = {"feddwa": a_result(90.0), "local": a_result(80.0), "fedavg": a_result(85.0)}
-    text = printed(show_results, results, {"feddwa": [Finding("error", "nothing was trained")]})
-    assert text.startswith("  bad  feddwa: nothing was trained\n")
+    results = {"feddwa": a_run(90.0), "local": a_run(80.0), "fedavg": a_run(85.0)}
+    text = printed(show_results, {**results, "feddwa": broken(results["feddwa"])})
+    assert text.startswith("  bad  feddwa: the loss is no finite number from round 1 on")
     assert "+10.00" not in text
     assert "+5.00" in text
-    text = printed(show_results, results, {"local": [Finding("error", "training has diverged")]})
+    text = printed(show_results, {**results, "local": broken(results["local"])})
     assert not re.search(r"[+-]\d", text)  # nothing is measured against a Local that has diverged
 
 
 @pytest.mark.parametrize("name", ["[/x]", "[bold]x", ":smile:"])
 def test_a_users_text_is_no_markup(name, tmp_path, capsys):
-    result = replace(a_result(), path=name)
-    result.summary["dataset"] = name
+    run = a_run(path=name, dataset=name)
     console = make_console()
-    show_results(console, {"feddwa": result}, {"feddwa": [Finding("note", name)]})
-    show_weights(console, {"feddwa": result}, tmp_path)
+    show_finding(console, Finding("note", name))
+    show_results(console, {"feddwa": run})
+    show_weights(console, {"feddwa": run}, tmp_path)
     assert capsys.readouterr().out.count(name) == (2 if "/" in name else 3)  # of a path the title has the last part
     with jobs(make_console(), 2) as job, job(name, 1) as observe:
         observe(a_line(1, 50.0))
@@ -111,17 +114,17 @@ def test_a_users_text_is_no_markup(name, tmp_path, capsys):
 
 
 def test_algorithms_that_weigh_nobody(tmp_path):
-    silent = replace(a_result(), weights=[])
+    silent = replace(a_run(), weights=[])
     text = printed(show_weights, {"feddwa": silent}, tmp_path)
     assert text.split() == ["Written:", "runs/x/"]
     assert list(tmp_path.iterdir()) == []
-    assert "Mixing weights" not in printed(show_weights, {"feddwa": silent, "local": a_result()}, tmp_path)
+    assert "Mixing weights" not in printed(show_weights, {"feddwa": silent, "local": a_run()}, tmp_path)
     assert Path(tmp_path, "weights.png").exists()
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 6])
 def test_short_runs_are_drawn(tmp_path, rounds):
-    printed(show_weights, {"feddwa": a_result(rounds=rounds)}, tmp_path)
+    printed(show_weights, {"feddwa": a_run(rounds=rounds)}, tmp_path)
     assert (tmp_path / "weights.png").exists()
 
 
@@ -147,7 +150,7 @@ def test_axes_bear_the_clients_numbers():
 
 
 def a_line(number, accuracy, participants=4):
-    series = dict.fromkeys(metrics.SERIES, accuracy)
+    series = dict.fromkeys(SERIES, accuracy)
     costs = {"participants": participants, "bytes_up": 1024, "bytes_down": 512}
     return {"round": number, "before": series, "loss_before": 1.0, **costs}
 
@@ -179,8 +182,8 @@ def test_plain_progress_without_classes(clock):
     file = io.StringIO()
     with progress(Console(file=file), "feddwa", 6) as observe:
         clock[0] += 11.0
-        observe(a_result(None, loss=0.5).metrics[1])
-    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 0 B, 0.0 clients/s, 22.0 s left\n"
+        observe(a_run(None, loss=0.5).lines[1])
+    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 6.0 KiB, 0.4 clients/s, 22.0 s left\n"
 
 
 def test_of_several_jobs_it_is_said_which(clock):
@@ -198,12 +201,12 @@ def test_of_several_jobs_it_is_said_which(clock):
 def test_a_bar_in_a_terminal():
     file = io.StringIO()
     with progress(Console(file=file, force_terminal=True, width=100), "feddwa", 6) as observe:
-        for line in a_result().metrics:
+        for line in a_run().lines:
             observe(line)
     assert "6/6" in file.getvalue()
     assert "accuracy 80.00 %" in file.getvalue()
     with progress(Console(file=file, force_terminal=True, width=100), "feddwa", 6) as observe:
-        observe(a_result(None, loss=None).metrics[0])
+        observe(a_run(None, loss=None).lines[0])
     assert "diverged" in file.getvalue()
 
 

@@ -55,9 +55,10 @@ def same(left: feddwa.Result, right: feddwa.Result) -> None:
     ):
         assert torch.equal(a, b), name
     for one, two in zip(left.weights, right.weights, strict=True):
-        assert np.array_equal(one[0], two[0])
-        assert np.array_equal(one[1], two[1])
-        assert one[1].dtype == two[1].dtype
+        assert one.round == two.round
+        assert np.array_equal(one.cohort, two.cohort)
+        assert np.array_equal(one.matrix, two.matrix)
+        assert one.matrix.dtype == two.matrix.dtype
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

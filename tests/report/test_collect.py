@@ -12,7 +12,7 @@ from feddwa.report import collect, facts
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 from feddwa.results.weights import Weights
-from tests.report.conftest import ROUNDS
+from tests.conftest import ROUNDS
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,10 @@ def _ranked(runs, tmp_path, **accuracy):
         *lines, last = (path / "clients.jsonl").read_text().splitlines()
         clients = json.dumps({**json.loads(last), "before": [value - 1.0, value + 1.0] * 4})
         (path / "clients.jsonl").write_text("\n".join([*lines, clients]) + "\n")
+        *lines, last = (path / "metrics.jsonl").read_text().splitlines()
+        changed = json.loads(last)
+        changed["before"]["all"] = value
+        (path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(changed)]) + "\n")
     return by_method(read([tmp_path]))
 
 

@@ -11,9 +11,9 @@ from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.data import describe
+from feddwa.report.collect import styles_of
 from feddwa.report.figures import FIGURES, front, likeness
 from feddwa.results.methods import Method
-from feddwa.results.palette import styles
 from feddwa.results.record import Record
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF-"}
@@ -110,7 +110,7 @@ def _methods() -> list[Method]:
 
 
 def test_all_methods_look_different_and_stand_out_from_the_paper():
-    found = styles(_methods())
+    found = styles_of(_methods())
     for one, two in itertools.combinations(found, 2):
         assert (one.light, one.dash) != (two.light, two.dash)
         assert (one.dark, one.dash) != (two.dark, two.dash)
@@ -121,6 +121,6 @@ def test_all_methods_look_different_and_stand_out_from_the_paper():
 
 def test_the_three_of_the_demo_always_look_the_same():
     methods = _methods()
-    by_name = dict(zip((method.name for method in methods), styles(methods), strict=True))
+    by_name = dict(zip((method.name for method in methods), styles_of(methods), strict=True))
     few = [method for method in methods if method.name in ("FedDWA", "Local", "FedAvg")]
-    assert dict(zip((method.name for method in few), styles(few), strict=True)).items() <= by_name.items()
+    assert dict(zip((method.name for method in few), styles_of(few), strict=True)).items() <= by_name.items()

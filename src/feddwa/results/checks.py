@@ -179,7 +179,7 @@ def check_weights(path: Path, number: int, cohort: np.ndarray, matrix: np.ndarra
     known = several and cohort.min() >= 0 and (clients is None or cohort.max() < clients)
     _expect(bool(known), path, f"the cohort of round {number} is not one of this run's clients")
     square = matrix.shape == (len(cohort), len(cohort)) and matrix.dtype.kind == "f"
-    sound = square and bool((np.abs(matrix.astype(np.float64)) <= LARGEST_WEIGHT).all())
+    sound = square and bool((np.abs(matrix) <= LARGEST_WEIGHT).all())
     _expect(sound, path, f"the weights of round {number} are not finite numbers between its clients")
 
 

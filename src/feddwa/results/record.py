@@ -4,6 +4,7 @@ What is damaged is named in one line.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -120,13 +121,13 @@ class Record:
 
 def read(paths: Iterable[str | Path]) -> list[Record]:
     """The runs at these paths: run directories, directories with begun runs inside, files of published results."""
-    found: dict[tuple[Path, str, int], Record] = {}
+    found: dict[Path, list[Record]] = {}  # by directory or file: one that is named twice counts once
     for path in map(Path, paths):
-        for record in _at(path):
-            found[(record.path.resolve(), record.content.get("cell", ""), record.seed)] = record
+        for place, own in itertools.groupby(_at(path), key=lambda record: record.path.resolve()):
+            found[place] = list(own)
     if not found:
         raise InputError("no run has finished a round yet; wait for one")
-    return list(found.values())
+    return [record for own in found.values() for record in own]
 
 
 def _at(path: Path) -> Iterator[Record]:

@@ -24,8 +24,7 @@ from feddwa.results.compare import budgets, leaderboard
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 from feddwa.storage import sum_of
-from tests.conftest import FUZZED
-from tests.report.conftest import SETTING
+from tests.conftest import FUZZED, SETTING
 
 OTHERS = ("null", '"x"', "-1", "3.5", "1e999", "NaN", "[]", "[1, [2]]", "{}", '{"all": 1}', "true", "9" * 400, "1e17")
 TOML = ("-1", "0", "1", "nan", "1e999", '"x"', '"[/x]"', "[]", "true", "9" * 12, "1979-05-27", "{}", "0.5")

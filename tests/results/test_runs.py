@@ -15,6 +15,9 @@ import feddwa
 from feddwa.data import describe
 from feddwa.errors import InputError
 from feddwa.results import runs
+from feddwa.results.weights import StoredWeights
+from feddwa.results.weights import read as read_weights
+from tests.conftest import finished
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
 
@@ -37,7 +40,12 @@ def test_everything_is_written():
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
     assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
-    assert json.loads(Path("run/record.json").read_text()) == result.summary
+    content = json.loads(Path("run/record.json").read_text())
+    assert content["summary"] == result.summary
+    assert content["made"]["versions"]["torch"] == torch.__version__
+    assert set(content["made"]) == {"commit", "dirty", "hardware", "versions"}
+    assert content["series"]["before.all"] == [line["before"]["all"] for line in result.metrics]
+    assert len(content["in_group"]["weight"]) == 3
 
 
 @pytest.mark.parametrize("partition", ["rotations", "label-permutation", "iid"])
@@ -67,18 +75,19 @@ def test_weights_of_every_round_with_its_cohort():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     stored = load_file("run/weights.safetensors")
     assert set(stored) == {f"{kind}/000{number}" for kind in ("weights", "cohort") for number in (1, 2, 3)}
-    for number, (cohort, weights) in enumerate(result.weights, 1):
+    for number, (round, cohort, weights) in enumerate(result.weights, 1):
+        assert round == number
         assert np.array_equal(stored[f"cohort/{number:04d}"], cohort)
         assert cohort.shape == (3,)
         assert np.allclose(stored[f"weights/{number:04d}"], weights, atol=1e-7)
         assert np.allclose(weights.sum(1), 1)
         assert weights.shape == (3, 3)
-    assert len({tuple(cohort) for cohort, _ in result.weights}) > 1
+    assert len({tuple(each.cohort) for each in result.weights}) > 1
 
 
 def test_weights_of_a_run_are_read_from_its_files():
     result = feddwa.run(out="run", **SMALL)
-    assert isinstance(result.weights, stored_weights.StoredWeights)
+    assert isinstance(result.weights, StoredWeights)
     assert not Path("run/weights.journal").exists()
     own = feddwa.simulate(torch.nn.Linear(3, 2), [(torch.randn(9, 3), torch.arange(9) % 2)] * 3, rounds=2)
     assert isinstance(own.weights, list)  # there is no file that they could be read from
@@ -106,7 +115,7 @@ def test_every_clients_accuracy():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     clients = lines("run/clients.jsonl")
     assert [line["round"] for line in clients] == [1, 2, 3, 4]
-    for line, metrics, (cohort, _) in zip(clients, result.metrics, result.weights, strict=False):
+    for line, metrics, (_, cohort, _) in zip(clients, result.metrics, result.weights, strict=False):
         assert line["participants"] == cohort.tolist()
         assert len(line["before"]) == 6
         assert len(line["after"]) == 3
@@ -119,9 +128,9 @@ def test_it_is_written_as_the_run_goes():
     seen = []
 
     def look(line):
-        weights = stored_weights.read(Path("run"))
+        weights = read_weights(Path("run"))
         seen.append((line["round"], len(lines("run/metrics.jsonl")), len(lines("run/clients.jsonl")), len(weights)))
-        assert all(np.allclose(matrix.sum(1), 1) for _, matrix in weights)
+        assert all(np.allclose(matrix.sum(1), 1) for _, _, matrix in weights)
         assert not Path("run/record.json").exists()
         assert not Path("run/weights.safetensors").exists()  # nothing is written twice
 
@@ -179,8 +188,10 @@ def test_a_bad_request_is_refused_before_data_are_loaded(monkeypatch):
 
 def test_an_algorithm_without_weights_is_recorded_too():
     with runs.RunDirectory.create(feddwa.RunConfig(out="run").resolved()) as directory:
-        directory.add({"round": 1}, {"round": 1})
-        directory.finish({"seconds": 1})
+        entries, summary = finished(1)
+        for line in entries:
+            directory.add(line, {"round": line["round"], "before": [50.0]})
+        directory.finish(entries, summary, {})
     assert load_file("run/weights.safetensors") == {}
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import feddwa
 from feddwa.cli import main
-from feddwa.results.compare import budgets, leaderboard, spent
+from feddwa.results.compare import budgets, leaderboard
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 
@@ -18,10 +18,13 @@ def methods(runs):
 def test_what_is_spent_is_what_the_lines_say(methods):
     for method in methods:
         for run in method.runs:
-            assert spent(run, "bytes")[-1] == run.total("bytes_up") + run.total("bytes_down")
-            assert spent(run, "flops")[-1] == run.total("flops")
-            assert spent(run, "seconds")[-1] == pytest.approx(run.seconds)
-            assert len(spent(run, "bytes")) == len(run.curve)
+            rounds = run.lines[:-1]
+            both = [(line["bytes_up"] + line["bytes_down"]) * line["participants"] for line in rounds]
+            assert run.spent("bytes")[-1] == sum(both)
+            assert run.spent("flops")[-1] == sum(line["flops"] * line["participants"] for line in rounds)
+            seconds = sum(second for line in rounds for second in line["seconds"].values())
+            assert run.spent("seconds")[-1] == run.seconds == pytest.approx(seconds)
+            assert len(run.spent("bytes")) == len(run.curve)
 
 
 def test_within_the_budget_of_the_cheapest(methods):
@@ -29,7 +32,7 @@ def test_within_the_budget_of_the_cheapest(methods):
     places = {place.name: place for place in leaderboard(methods)}
     limits = budgets(methods)
     average = next(method for method in methods if method.algorithm == "fedavg")
-    assert limits["bytes"] == spent(average.runs[0], "bytes")[-1]
+    assert limits["bytes"] == average.runs[0].spent("bytes")[-1]
     assert places["FedAvg"].at["bytes"] == pytest.approx(average.last)
     dwa = next(method for method in methods if method.algorithm == "feddwa")
     for cost, rounds in (("bytes", 4), ("flops", 3)):  # of 6: two thirds, a half
@@ -43,9 +46,10 @@ def test_gains_are_per_client_and_seed(methods):
     alone, dwa = ({run.config.seed: run.accuracy[-1] for run in m.runs} for name in ("local", "feddwa")
                   for m in methods if m.algorithm == name)  # fmt: skip
     gains = np.sort(np.concatenate([dwa[seed] - alone[seed] for seed in (0, 1)]))
-    assert places["FedDWA"].gain == pytest.approx(gains.mean())
-    assert places["FedDWA"].worst == pytest.approx(gains[:1].mean())  # a tenth of sixteen
-    assert places["Local"].gain == places["Local"].hurt == 0
+    assert places["FedDWA"].gain.mean == pytest.approx(gains.mean())
+    assert places["FedDWA"].gain.worst_tenth == pytest.approx(gains[:1].mean())  # a tenth of sixteen
+    assert places["FedDWA"].gain.losers == 100 * (gains < 0).mean()
+    assert places["Local"].gain is None
 
 
 def test_the_command(runs, tmp_path, capsys):
