@@ -68,7 +68,7 @@ class Study:
             result = feddwa.run(algorithm=algorithm, fault=fault, seed=seed, out=f"{folder}/run", **options)
         before = result.metrics[-1]["before"]
         hostile = Faults.parse(fault).hostile(seed, CLIENTS).numpy() > 0
-        given = [p[~hostile[ids]][:, hostile[ids]].sum(1) for ids, p in result.weights]
+        given = [p[~hostile[ids]][:, hostile[ids]].sum(1) for _, ids, p in result.weights]
         listened = float(np.concatenate(given).mean()) if hostile.any() else None
         first = float(np.concatenate(given[:5]).mean()) if hostile.any() else None
         return Measured(before.get("honest", before["all"]), listened, first)

@@ -109,7 +109,7 @@ def test_run_with_every_option(call):
         if key != "out":
             assert str(written[key.replace("-", "_")]) == value
     assert {"dirichlet.alpha=0.9", "dirichlet.min_samples=10", "dirichlet.balance=True"} <= set(written["param"])
-    summary = json.loads(Path("run/record.json").read_text())
+    summary = json.loads(Path("run/record.json").read_text())["summary"]
     assert (summary["algorithm"], summary["clients"], summary["seed"]) == ("fedavg", 5, 9)
     assert "fedavg: done, accuracy" in out
     assert "run/weights.png" in out

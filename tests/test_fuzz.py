@@ -327,7 +327,7 @@ def test_nothing_is_pickled():
 
 def test_the_directory_of_the_fuzzers_is_a_real_run(finished, cut):
     """What they damage is sound before."""
-    assert runs.read_summary(finished) is not None
+    assert runs.read_record(finished) is not None
     assert runs.unfinished(cut)
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         copy = cut.parent / "copy"

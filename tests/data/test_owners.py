@@ -87,7 +87,7 @@ def test_owners_are_the_clients_by_default_from_the_shell(call, sites):
     assert "partition natural, 2 clients (the data's owners: site-a, site-b)" in out
     config = written("run/config.toml")
     assert (config["partition"], config["clients"]) == ("natural", 2)
-    assert json.loads(Path("run/record.json").read_text())["partition"] == "natural"
+    assert json.loads(Path("run/record.json").read_text())["summary"]["partition"] == "natural"
     stored = describe.from_json(json.loads(Path("run/partition.json").read_text()))
     assert stored.turns is None
     assert stored.client_names == ("site-a", "site-b")
@@ -161,7 +161,7 @@ def test_a_run_on_own_data_resumes_from_another_folder(hospitals, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     status, _, err = call("resume", str(run))
     assert (status, err) == (0, "")
-    assert json.loads((run / "record.json").read_text())["rounds"] == 2
+    assert json.loads((run / "record.json").read_text())["summary"]["rounds"] == 2
 
 
 # Names.

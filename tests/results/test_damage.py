@@ -23,6 +23,7 @@ from feddwa.results import runs
 from feddwa.results.compare import budgets, leaderboard
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
+from feddwa.results.weights import read as read_weights
 from feddwa.storage import sum_of
 from tests.conftest import FUZZED, SETTING
 
@@ -70,9 +71,9 @@ def look(path, local, tmp_path) -> bool:
 
 def _resume_reads(path) -> None:
     runs.read_config(path).resolved()
-    if runs.read_summary(path) is not None:
+    if runs.read_record(path) is not None:
         runs.read_lines(path / runs.METRICS)
-        runs.read_weights(path)
+        read_weights(path)
     else:
         copy = shutil.copytree(path, path.with_name("rewound"))
         try:
