@@ -21,15 +21,15 @@ def test_the_guides_examples_run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_guides_tables_agree_with_the_catalogue():
-    from feddwa.data.catalogue import SOURCES
+    from feddwa.data.catalogue import DATASETS
     from feddwa.data.partition import PARTITIONS
     from feddwa.params import fields_of
 
     text = GUIDE.read_text()
-    for source in SOURCES.values():
-        line = next(line for line in text.splitlines() if line.startswith("|") and f"`{source.name}`" in line)
-        assert f"{source.rows[0]:,} / {source.rows[1]:,}" in line
-        assert str(source.classes) in line
+    for info in DATASETS.values():
+        line = next(line for line in text.splitlines() if line.startswith("|") and f"`{info.name}`" in line)
+        assert f"{info.rows[0]:,} / {info.rows[1]:,}" in line
+        assert str(info.classes) in line
     for name, scheme in PARTITIONS.items():
         line = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         assert all(f"`{field}" in line for field in fields_of(scheme))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feddwa.data.dataset import hold_out
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.errors import InputError
@@ -17,10 +18,21 @@ from feddwa.errors import InputError
 class Raw(NamedTuple):
     """What a reader gives: training rows first, then test rows."""
 
-    x: np.ndarray  # (n, C, H, W) uint8
+    x: np.ndarray  # (n, C, H, W) uint8, of digits float32
     y: np.ndarray  # (n,) int64
     train_count: int
     class_names: tuple[str, ...] = ()
+
+
+def digits() -> Raw:
+    """Scikit-learn's digits with a fixed stratified 80/20 split; no file, no network."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    labels = labels.astype(np.int64)
+    order, train_count = hold_out(np.zeros(len(labels), dtype=np.int64), labels)
+    images = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 in the file; sixteenths are exact in float32
+    return Raw(images[order], labels[order], train_count)
 
 
 def cifar_batches(

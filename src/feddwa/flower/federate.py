@@ -54,7 +54,7 @@ def federate(
         runs.check_free(str(path))
     elif insecure:
         raise InputError(f"--insecure: the run in {path} cannot go on so, its clients belong to keys")
-    task = load_task(dataclasses.replace(config, out=None))
+    task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
     if config.partition is None:

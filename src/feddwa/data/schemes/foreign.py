@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def adopt(scheme: Any) -> type[Scheme]:
         if field.default is dataclasses.MISSING:
             raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
     check_arguments(scheme.__call__, ("self", *ARGUMENTS), "__call__")
-    return cast(type[Scheme], scheme)
+    return scheme if issubclass(scheme, Scheme) else type(scheme.__name__, (scheme, Scheme), {})
 
 
 def _class_of(function: Any) -> type[Scheme]:
@@ -43,4 +43,4 @@ def _class_of(function: Any) -> type[Scheme]:
         (each.name, inspect.get_annotations(function, eval_str=True)[each.name], each.default) for each in further
     ]
     members = {"reads": "nothing", "__call__": call, "__doc__": function.__doc__}
-    return cast(type[Scheme], dataclasses.make_dataclass(function.__name__, fields, namespace=members, frozen=True))
+    return dataclasses.make_dataclass(function.__name__, fields, bases=(Scheme,), namespace=members, frozen=True)

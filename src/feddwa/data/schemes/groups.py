@@ -1,19 +1,33 @@
 """Practical setting 1: groups of clients that share dominant classes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, block_groups, deal, draw_classes, hand_out, rows_of
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes.base import (
+    Partition,
+    Reads,
+    Scheme,
+    block_groups,
+    check_classes,
+    check_groups,
+    deal,
+    draw_classes,
+    hand_out,
+    rows_of,
+)
 from feddwa.errors import InputError, require
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Scheme):
     """Most of a client's data come from its group's dominant classes, the rest uniformly from all classes."""
 
     reads: ClassVar[Reads] = "labels"
+    variant_of: ClassVar[Mapping[str, str]] = {"dominant_classes": "classes"}
 
     variant: Literal["chunks", "classes"] = "chunks"
     "dominant data = contiguous label chunks, as the authors' code has it; or drawn classes, as the paper's text has it"
@@ -29,9 +43,14 @@ class Groups:
         require(0 <= self.dominant_share <= 1, "--param dominant_share", self.dominant_share, "between 0 and 1")
         require(self.dominant_classes >= 1, "--param dominant_classes", self.dominant_classes, "at least 1")
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be a client for every group, and the classes that a group draws."""
+        check_groups(self.groups, clients)
+        if self.variant == "classes":
+            check_classes("dominant_classes", self.dominant_classes, dataset.y)
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Divide training and test rows by the same rule."""
-        require(self.groups <= clients, "--param groups", self.groups, f"at most the {clients} clients")
         train, test = labels[:train_count], labels[train_count:]
         if self.variant == "chunks":
             # The authors' blocks: N // G clients each, the last group takes the remainder.
@@ -58,8 +77,6 @@ class Groups:
 
     def _mix(self, groups: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
         """(N, C) label distribution of each client: dominant classes drawn per group, disjoint as far as possible."""
-        valid = f"at most {classes}, the classes of the data"
-        require(self.dominant_classes <= classes, "--param dominant_classes", self.dominant_classes, valid)
         dominant = draw_classes(self.groups, self.dominant_classes, classes, rng)[groups]
         mix: np.ndarray = self.dominant_share * dominant / self.dominant_classes + (1 - self.dominant_share) / classes
         return mix

@@ -5,20 +5,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, rows_of
-from feddwa.errors import InputError
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes.base import Partition, Reads, Scheme, rows_of
+from feddwa.errors import require
 
 
 @dataclass(frozen=True)
-class Natural:
+class Natural(Scheme):
     """The data's own client column: the first N owners with the rows that are theirs."""
 
     reads: ClassVar[Reads] = "owners"  # the client column is passed in the place of the labels
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """Every client is an owner."""
+        require(clients <= dataset.owners, "--clients", clients, f"at most {dataset.owners}, the owners in the data")
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """`labels` holds the owner of each row; nothing is drawn."""
-        owners = int(labels.max()) + 1
-        if clients > owners:
-            raise InputError(f"--clients: got {clients}, must be at most {owners}, the owners in the data")
         owner = np.where(labels < clients, labels, clients)  # rows of later owners fall behind the last cut
         return Partition(rows_of(owner[:train_count], clients), rows_of(owner[train_count:], clients, train_count))
