@@ -54,7 +54,7 @@ def settled(config: Config, dataset: Dataset) -> Config:
 
 def in_words(config: RunConfig, task: Task) -> str:
     """How own data were divided: the partition and the first clients' names."""
-    names = [task.client_name(client) for client in range(min(task.clients, 3))]
+    names = [task.partition.client_name(client) for client in range(min(task.clients, 3))]
     more = ", ..." if task.clients > len(names) else ""
     owned = partitions.by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"

@@ -18,7 +18,7 @@ from feddwa import metrics
 from feddwa.build import choose_device, in_words, load_task, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
-from feddwa.data.catalogue import DATASETS, Files
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
@@ -83,7 +83,7 @@ def _datasets() -> Iterator[Finding]:
     there = [
         name
         for name, info in DATASETS.items()
-        if not isinstance(info.source, Files)
+        if isinstance(info.source, str)
         or any(entry.startswith(f"{name}-") for entry in entries)
         or {place.lower() for place in info.places} & set(places)
     ]

@@ -8,7 +8,6 @@ import shutil
 import struct
 import tarfile
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from PIL import Image
 import feddwa
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Defaults, Files, Hub
-from feddwa.data.originals import idx_files
 from feddwa.data.sources import load
 from tests.data.conftest import refuses
 
@@ -250,7 +248,8 @@ def test_bad_tiny_imagenet_is_named(tiny, tmp_path):
 def test_a_dataset_of_the_package_is_one_entry(monkeypatch, tmp_path, rng):
     """Files, classes, network, settings and partition of a new dataset, known everywhere from its entry alone."""
     defaults = Defaults("linear", rounds=7, batch_size=4, lr=0.5, partition="groups", schemes={"groups": {"groups": 2}})
-    files = Files(partial(idx_files, train="train", test="t10k"), Hub("nobody/marks", "main", "*"), places=("MARKS",))
+    names = {"train": "train", "test": "t10k"}
+    files = Files("idx_files", Hub("nobody/marks", "main", "*"), places=("MARKS",), options=names)
     info = DatasetInfo("marks", "marks", (1, 6, 6), 2, (40, 20), files, defaults, class_names=("dot", "dash"))
     monkeypatch.setitem(DATASETS, "marks", info)
     for part, count in (("train", 40), ("t10k", 20)):

@@ -1,17 +1,12 @@
 """Every fact about a named dataset, in one entry: its files, its samples, and how it is divided and trained by default.
 
-A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` where its files have a new form.
+A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` where its files have a new form. Nothing is
+imported here, so that names and defaults are known at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
-
-from feddwa.data.files import Tree
-from feddwa.data.originals import Raw, cifar_batches, class_folders, digits, idx_files, tiny_imagenet
-
-Reader = Callable[[Tree, tuple[int, ...]], Raw | None]  # (files, shape of a sample) -> rows, None where not its files
 
 
 @dataclass(frozen=True)
@@ -28,12 +23,13 @@ class Hub:
 class Files:
     """Where the files of a dataset are looked for, and what is in them."""
 
-    read: Reader  # reads the original distribution
+    reader: str  # function of originals.py that reads the original distribution
     hub: Hub
     places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
     others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
     label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
     reduce: int = 1  # images this many times larger are averaged down
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class DatasetInfo:
     shape: tuple[int, int, int]  # (C, H, W)
     classes: int
     rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
-    source: Files | Callable[[], Raw]  # files, or a function that needs none
+    source: Files | str  # files, or the function of originals.py that needs none
     defaults: Defaults
     class_names: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()  # per channel, on the [0, 1] scale
@@ -81,6 +77,9 @@ _UPPER = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _EMNIST_PLACES = ("emnist", "EMNIST", "gzip.zip", "emnist.zip")
 _TINY_PLACES = ("tiny-imagenet-200", "tiny-imagenet-200.zip")
+_FASHION_HUB = Hub(
+    "zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist/*.parquet"
+)
 _TINY_HUB = Hub("zh-plus/tiny-imagenet", "5a77092c28e51558c5586e9c5eb71a7e17a5e43f", "data/*.parquet")
 
 
@@ -95,14 +94,22 @@ def _paper(model: str, classes_per_client: int, dominant_classes: int) -> Defaul
     )
 
 
-def _emnist(part: str, first_label: int = 0) -> Reader:
-    """The reader of one of EMNIST's parts."""
-    return partial(
-        idx_files, train=f"emnist-{part}-train", test=f"emnist-{part}-test", transposed=True, first_label=first_label
+def _emnist(part: str, hub: Hub, places: tuple[str, ...] = (), first_label: int = 0) -> Files:
+    """The files of one of EMNIST's parts. They lie together; Parquet among them is of byclass."""
+    names = {"train": f"emnist-{part}-train", "test": f"emnist-{part}-test"}
+    return Files(
+        "idx_files",
+        hub,
+        (*places, *_EMNIST_PLACES),
+        others=() if part == "byclass" else _EMNIST_PLACES,
+        options={**names, "transposed": True, "first_label": first_label},
     )
 
 
-_mnist = partial(idx_files, train="train", test="t10k")
+def _mnist(hub: Hub, *places: str) -> Files:
+    """Files with MNIST's names."""
+    return Files("idx_files", hub, places, options={"train": "train", "test": "t10k"})
+
 
 _ALL = (
     DatasetInfo(
@@ -111,7 +118,7 @@ _ALL = (
         shape=(1, 8, 8),
         classes=10,
         rows=(1_438, 359),
-        source=digits,
+        source="digits",
         defaults=Defaults(model="digits-mlp", rounds=40, batch_size=10, lr=0.1),
         class_names=_DIGITS,
     ),
@@ -121,10 +128,10 @@ _ALL = (
         shape=(1, 28, 28),
         classes=62,
         rows=(697_932, 116_323),
-        source=Files(
-            _emnist("byclass"),
+        source=_emnist(
+            "byclass",
             Hub("Royc30ne/emnist-byclass", "main", "*ubyte.gz"),
-            places=("emnist_byclass", "emnist-byclass", *_EMNIST_PLACES),
+            places=("emnist_byclass", "emnist-byclass"),
         ),
         # EMNIST is not in the authors' code, so here the paper's text is all there is to follow.
         defaults=Defaults(
@@ -138,11 +145,10 @@ _ALL = (
         shape=(1, 28, 28),
         classes=26,
         rows=(124_800, 20_800),
-        source=Files(
-            _emnist("letters", first_label=1),
+        source=_emnist(
+            "letters",
             Hub("tanganke/emnist_letters", "4236c26fe034bc5b23851adc00067fa87b8ac16b", "*/*.parquet", transposed=True),
-            places=_EMNIST_PLACES,
-            others=_EMNIST_PLACES,
+            first_label=1,
         ),
         defaults=Defaults(model="emnist-cnn"),
         class_names=_UPPER,
@@ -153,12 +159,7 @@ _ALL = (
         shape=(1, 28, 28),
         classes=47,
         rows=(112_800, 18_800),
-        source=Files(
-            _emnist("balanced"),
-            Hub("Royc30ne/emnist-balanced", "main", "*ubyte.gz"),
-            places=_EMNIST_PLACES,
-            others=_EMNIST_PLACES,
-        ),
+        source=_emnist("balanced", Hub("Royc30ne/emnist-balanced", "main", "*ubyte.gz")),
         defaults=Defaults(model="emnist-cnn"),
         class_names=(*_DIGITS, *_UPPER, *"abdefghnqrt"),
     ),
@@ -169,15 +170,15 @@ _ALL = (
         classes=10,
         rows=(50_000, 10_000),
         source=Files(
-            partial(
-                cifar_batches,
-                train=[f"data_batch_{i}" for i in range(1, 6)],
-                test="test_batch",
-                meta="batches.meta",
-                label="labels",
-            ),
+            "cifar_batches",
             Hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text/*.parquet"),
             places=("cifar-10", "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+            options={
+                "train": [f"data_batch_{i}" for i in range(1, 6)],
+                "test": "test_batch",
+                "meta": "batches.meta",
+                "label": "labels",
+            },
         ),
         defaults=_paper("cifar-cnn", classes_per_client=2, dominant_classes=3),
         class_names=_OBJECTS,
@@ -191,10 +192,11 @@ _ALL = (
         classes=100,
         rows=(50_000, 10_000),
         source=Files(
-            partial(cifar_batches, train=["train"], test="test", meta="meta", label="fine_labels"),
+            "cifar_batches",
             Hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100/*.parquet"),
             places=("cifar-100", "cifar-100-python", "cifar-100-python.tar.gz"),
             label=("fine_label", "label"),
+            options={"train": ["train"], "test": "test", "meta": "meta", "label": "fine_labels"},
         ),
         defaults=_paper("cifar-cnn", classes_per_client=6, dominant_classes=20),
         mean=_CIFAR_MEAN,
@@ -210,7 +212,7 @@ _ALL = (
         classes=10,
         rows=(90_000, 90_000),
         source=Files(
-            class_folders,
+            "class_folders",
             Hub("flwrlabs/cinic10", "8e3c2c337e520de86f32a669bb7dcc9662930502", "data/t*.parquet"),
             places=("cinic-10", "CINIC-10", "CINIC-10.tar.gz"),
         ),
@@ -225,7 +227,7 @@ _ALL = (
         shape=(3, 64, 64),
         classes=200,
         rows=(100_000, 10_000),
-        source=Files(tiny_imagenet, _TINY_HUB, places=_TINY_PLACES),
+        source=Files("tiny_imagenet", _TINY_HUB, places=_TINY_PLACES),
         defaults=_paper("resnet8", classes_per_client=10, dominant_classes=40),
         mean=_HALF,
         std=_HALF,
@@ -237,10 +239,11 @@ _ALL = (
         classes=200,
         rows=(100_000, 10_000),
         source=Files(
-            partial(tiny_imagenet, reduce=2),
+            "tiny_imagenet",
             _TINY_HUB,
             places=("tiny-imagenet", "tiny_imagenet", *_TINY_PLACES),
             reduce=2,
+            options={"reduce": 2},
         ),
         defaults=_paper("resnet8", classes_per_client=10, dominant_classes=40),
         mean=_HALF,
@@ -252,13 +255,7 @@ _ALL = (
         shape=(1, 28, 28),
         classes=10,
         rows=(60_000, 10_000),
-        source=Files(
-            _mnist,
-            Hub(
-                "zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist/*.parquet"
-            ),
-            places=("fashion", "FashionMNIST"),
-        ),
+        source=_mnist(_FASHION_HUB, "fashion", "FashionMNIST"),
         defaults=Defaults(model="emnist-cnn"),
     ),
     DatasetInfo(
@@ -267,11 +264,7 @@ _ALL = (
         shape=(1, 28, 28),
         classes=10,
         rows=(60_000, 10_000),
-        source=Files(
-            _mnist,
-            Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"),
-            places=("MNIST",),
-        ),
+        source=_mnist(Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"), "MNIST"),
         defaults=Defaults(model="emnist-cnn"),
         class_names=_DIGITS,
     ),

@@ -7,8 +7,7 @@ import numpy as np
 
 from feddwa.data import cache, labels, tables
 from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.files import first_line
-from feddwa.data.folders import Folder
+from feddwa.data.files import Folder, first_line
 from feddwa.data.images import SUFFIXES, decode, shape_of
 from feddwa.errors import InputError
 
@@ -223,7 +222,7 @@ def _from_images(folder: Folder) -> Dataset:
     if depths not in ({1}, {2}):
         raise InputError(f"--dataset {folder.path}: images must all be in <class>/ or all in <client>/<class>/ folders")
     client = np.array([part[0] for part in parts]) if depths == {2} else None
-    name, key = f"own-{folder.path.resolve().name}", folder.fingerprint(files)  # never mistaken for a named dataset
+    name, key = f"own-{folder.path.resolve().name}", folder.content_key(files)  # never mistaken for a named dataset
     if (known := cache.find(name, key)) is not None:
         return known
     shape = shape_of(folder.where(files[0]), folder.read(files[0]))

@@ -13,9 +13,9 @@ from feddwa.data.schemes.base import Partition, Scheme
 from feddwa.data.schemes.dirichlet import Dirichlet
 from feddwa.data.schemes.foreign import adopt
 from feddwa.data.schemes.groups import Groups
-from feddwa.data.schemes.natural import Natural
 from feddwa.data.schemes.pathological import Pathological
-from feddwa.data.schemes.shift import Iid, LabelPermutation, Rotations
+from feddwa.data.schemes.plain import Iid, Natural
+from feddwa.data.schemes.shift import LabelPermutation, Rotations
 from feddwa.errors import InputError, require
 from feddwa.params import build
 from feddwa.plugins import Registry, label

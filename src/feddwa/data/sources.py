@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feddwa.data import cache, own, tables
+from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
 from feddwa.data.dataset import Dataset
 from feddwa.data.files import Tree, first_line
@@ -50,8 +50,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
 def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
     """A dataset of the catalogue."""
-    if not isinstance(info.source, Files):
-        return _dataset(info, info.source(), info.name)
+    if isinstance(info.source, str):
+        return _dataset(info, getattr(originals, info.source)(), info.name)
     tried = []
     if data_dir is None:
         tried.append("--data-dir and FEDDWA_DATA (not set)")
@@ -119,7 +119,8 @@ def _read(info: DatasetInfo, files: Files, tree: Tree) -> Raw | None:
     """The rows in a tree, from Parquet or in the authors' form; None where it holds other things."""
     if tree.path.is_dir() and tree.path.name not in files.others and (train := tables.split_files(tree.path, "train")):
         return _parquet(info, files, train, tables.held_out_files(tree.path))
-    return files.read(tree, info.shape)
+    raw: Raw | None = getattr(originals, files.reader)(tree, info.shape, **files.options)
+    return raw
 
 
 def _parquet(info: DatasetInfo, files: Files, train: list[Path], test: list[Path]) -> Raw:

@@ -27,7 +27,7 @@ from feddwa.build import load_task
 from feddwa.data import own, sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, Split
-from feddwa.data.schemes.natural import Natural
+from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig

@@ -10,14 +10,14 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from feddwa.data.dataset import Dataset
+from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.errors import InputError, require
 
 Reads = Literal["labels", "owners", "images", "nothing"]  # what of the data a scheme depends on
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(NamedClients):
     """Who has what: row indices into a Dataset, one array per client."""
 
     train: list[np.ndarray]
@@ -26,10 +26,6 @@ class Partition:
     turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
-
-    def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
-        return self.client_names[client] if self.client_names else str(client)
 
 
 class Scheme:

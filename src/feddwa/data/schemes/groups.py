@@ -7,18 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from feddwa.data.dataset import Dataset
-from feddwa.data.schemes.base import (
-    Partition,
-    Reads,
-    Scheme,
-    block_groups,
-    check_classes,
-    check_groups,
-    deal,
-    draw_classes,
-    hand_out,
-    rows_of,
-)
+from feddwa.data.schemes import base
+from feddwa.data.schemes.base import Partition, Reads, Scheme, rows_of
 from feddwa.errors import InputError, require
 
 
@@ -45,9 +35,9 @@ class Groups(Scheme):
 
     def check(self, dataset: Dataset, clients: int) -> None:
         """There must be a client for every group, and the classes that a group draws."""
-        check_groups(self.groups, clients)
+        base.check_groups(self.groups, clients)
         if self.variant == "classes":
-            check_classes("dominant_classes", self.dominant_classes, dataset.y)
+            base.check_classes("dominant_classes", self.dominant_classes, dataset.y)
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Divide training and test rows by the same rule."""
@@ -57,9 +47,9 @@ class Groups(Scheme):
             groups = np.minimum(np.arange(clients) // (clients // self.groups), self.groups - 1)
             owners = [self._chunks(part, groups, rng) for part in (train, test)]
         else:
-            groups = block_groups(clients, self.groups)
+            groups = base.block_groups(clients, self.groups)
             mix = self._mix(groups, int(labels.max()) + 1, rng)
-            owners = [hand_out(part, counts_for(mix, part), rng) for part in (train, test)]
+            owners = [base.hand_out(part, counts_for(mix, part), rng) for part in (train, test)]
         train_owner, test_owner = owners
         return Partition(rows_of(train_owner, clients), rows_of(test_owner, clients, train_count), groups=groups)
 
@@ -69,15 +59,15 @@ class Groups(Scheme):
         dominant, uniform = np.split(mixed, [int(self.dominant_share * len(labels))])
         by_label = dominant[np.argsort(labels[dominant], kind="stable")]
         owner = np.empty(len(labels), dtype=np.int64)
-        owner[uniform] = deal(len(uniform), len(groups), rng)
+        owner[uniform] = base.deal(len(uniform), len(groups), rng)
         for g, chunk in enumerate(np.array_split(by_label, self.groups)):
             members = np.flatnonzero(groups == g)
-            owner[chunk] = members[deal(len(chunk), len(members), rng)]
+            owner[chunk] = members[base.deal(len(chunk), len(members), rng)]
         return owner
 
     def _mix(self, groups: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
         """(N, C) label distribution of each client: dominant classes drawn per group, disjoint as far as possible."""
-        dominant = draw_classes(self.groups, self.dominant_classes, classes, rng)[groups]
+        dominant = base.draw_classes(self.groups, self.dominant_classes, classes, rng)[groups]
         mix: np.ndarray = self.dominant_share * dominant / self.dominant_classes + (1 - self.dominant_share) / classes
         return mix
 

@@ -1,4 +1,4 @@
-"""Equal label distributions: iid, and two concept shifts that clustered federated learning is tried on."""
+"""Two concept shifts that clustered federated learning is tried on, with equal label distributions."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,17 +9,6 @@ import numpy as np
 from feddwa.data.dataset import Dataset
 from feddwa.data.schemes.base import Partition, Reads, Scheme, block_groups, check_groups, deal_both
 from feddwa.errors import require
-
-
-@dataclass(frozen=True)
-class Iid(Scheme):
-    """Rows dealt out at random and evenly."""
-
-    reads: ClassVar[Reads] = "nothing"
-
-    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal training and test rows; sizes differ by at most one."""
-        return deal_both(labels, train_count, clients, rng)
 
 
 @dataclass(frozen=True)
