@@ -1,24 +1,24 @@
 """The one entry to the partition schemes: build from parameters, draw, validate."""
 
+import dataclasses
+import inspect
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from feddwa.data.catalogue import defaults_of
 from feddwa.data.dataset import Dataset
-from feddwa.data.schemes.base import Partition, Scheme
+from feddwa.data.schemes.base import Partition, Reads, Scheme
 from feddwa.data.schemes.dirichlet import Dirichlet
-from feddwa.data.schemes.foreign import adopt
 from feddwa.data.schemes.groups import Groups
 from feddwa.data.schemes.pathological import Pathological
 from feddwa.data.schemes.plain import Iid, Natural
 from feddwa.data.schemes.shift import LabelPermutation, Rotations
 from feddwa.errors import InputError, require
 from feddwa.params import build
-from feddwa.plugins import Registry, label
+from feddwa.plugins import Registry, Unfit, check_arguments, label
 
 __all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "by_owners", "check", "make", "make_scheme"]
 
@@ -31,6 +31,43 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "label-permutation": LabelPermutation,
     "natural": Natural,
 }
+ARGUMENTS = ("labels", "train_count", "clients", "rng")  # of a scheme, and of a function that stands for one
+
+
+def adopt(scheme: Any) -> type[Scheme]:
+    """A scheme as a class whose fields are its hyper-parameters; raises Unfit where it cannot be one."""
+    if inspect.isfunction(scheme):
+        return _class_of(scheme)
+    if not (inspect.isclass(scheme) and dataclasses.is_dataclass(scheme)):
+        valid = f"a function of ({', '.join(ARGUMENTS)}) or a frozen dataclass that can be called so"
+        raise Unfit(f"is a {type(scheme).__name__}, must be {valid}")
+    if getattr(scheme, "reads", None) not in get_args(Reads):
+        raise Unfit(f"has no `reads`, what of the data it depends on; must be one of {', '.join(get_args(Reads))}")
+    for field in dataclasses.fields(scheme):
+        if field.default is dataclasses.MISSING:
+            raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
+    check_arguments(scheme.__call__, ("self", *ARGUMENTS), "__call__")
+    return scheme if issubclass(scheme, Scheme) else type(scheme.__name__, (scheme, Scheme), {})
+
+
+def _class_of(function: Any) -> type[Scheme]:
+    """A function (labels, train_count, clients, rng, KEY: TYPE = DEFAULT, ...): the further arguments are fields."""
+    check_arguments(function, ARGUMENTS, function.__name__)
+    further = list(inspect.signature(function).parameters.values())[len(ARGUMENTS) :]
+    for each in further:
+        if each.default is each.empty or each.annotation is each.empty:
+            raise Unfit(f"its argument {each.name} must have a type and a default, such as {each.name}: float = 1.0")
+
+    def call(self: Any, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+        return function(labels, train_count, clients, rng, **vars(self))  # type: ignore[no-any-return]
+
+    fields = [
+        (each.name, inspect.get_annotations(function, eval_str=True)[each.name], each.default) for each in further
+    ]
+    members = {"reads": "nothing", "__call__": call, "__doc__": function.__doc__}
+    return dataclasses.make_dataclass(function.__name__, fields, bases=(Scheme,), namespace=members, frozen=True)
+
+
 REGISTRY: Registry[type[Scheme]] = Registry("partition", PARTITIONS, adopt)
 
 
@@ -58,7 +95,7 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
     right = isinstance(partition, Partition) and len(partition.train) == len(partition.test) == clients
     require(right, f"--partition {name}", made, f"a function that returns a Partition of {clients} clients")
     if scheme.reads == "owners":
-        partition = replace(partition, client_names=dataset.client_names[:clients])
+        partition = dataclasses.replace(partition, client_names=dataset.client_names[:clients])
     check(partition, dataset)
     return partition
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from feddwa import checkpoint
-from feddwa.algorithms import Problem
+from feddwa.algorithms import Algorithm, Problem
 from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.engine import Row, Rows, State
@@ -34,6 +34,7 @@ DEFAULT_MEMORY = "~/.local/state/feddwa"
 class Node:
     """The client side for the rows of one node."""
 
+    algorithm: Algorithm
     client_side: ClientSide
     rows: Tensor  # (k,) its clients' numbers in the federation
     problem: Problem  # of the whole federation; sizes of other nodes' clients are 0
@@ -41,8 +42,7 @@ class Node:
 
     def fresh_memory(self) -> State:
         """Memory (k, ...) of its clients before their first round."""
-        side = self.client_side
-        return take_state(begin(side.algorithm, side.batchnorm, self.problem, self.buffers)[1], self.rows)
+        return take_state(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -65,7 +65,7 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
     sequential = config.backend == "sequential"
     chunk = 1 if sequential else config.chunk or rows_that_fit(engine, initial, buffers)
-    return Node(ClientSide(algorithm, batchnorm, engine, chunk, sequential), numbers, problem, buffers)
+    return Node(algorithm, ClientSide(algorithm, batchnorm, engine, chunk, sequential), numbers, problem, buffers)
 
 
 def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:

@@ -18,7 +18,7 @@ from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Row, Rows, Scores, State
+from feddwa.engine import Engine, Row, Scores, State
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_state, tensors
 from feddwa.flower import codec
@@ -102,10 +102,10 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
     wrong = mismatch(expected_signature, signature(upload))
     if wrong:
         raise Malformed(f"upload: {wrong}")
-    ordered: dict[str, Rows] = {}  # as in the signature: the sender's order must not change the result
+    ordered: dict[str, dict[str, Tensor]] = {}  # as in the signature: the sender's order must not change the result
     for key in expected_signature:
         part, _, name = key.partition("/")
-        ordered[part] = {**ordered.get(part, {}), name: upload[part][name]}
+        ordered.setdefault(part, {})[name] = upload[part][name]
     remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
 
