@@ -34,7 +34,7 @@ def federation(samples: int) -> Federation:
     task = from_arrays([(*some(samples), *some(max(1, samples // 5))) for _ in range(CLIENTS)])
     data = federate(task.dataset, task.partition, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(0)
-    module = models.make("cifar-cnn", (3, 32, 32), 10, "cifar10")
+    module = models.make("cifar-cnn", (3, 32, 32), 10)
     return Federation(FedDWA(), Engine(module, data, Settings(1, 20, 0.01), 0))
 
 

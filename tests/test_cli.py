@@ -13,8 +13,8 @@ import pytest
 import feddwa
 from feddwa import cli, models
 from feddwa.algorithms import ALGORITHMS
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.partition import PARTITIONS
-from feddwa.data.sources import DATASETS
 from feddwa.params import fields_of
 
 QUICK = ("--clients", "4", "--rounds", "2")

@@ -130,7 +130,7 @@ def test_what_is_wrong_comes_first(capsys):
 
 def test_batchnorm_and_a_batch_of_one():
     config = RunConfig(model="resnet8", dataset="digits", partition="iid", clients=4, rounds=1).resolved()
-    module = feddwa.models.make("resnet8", (3, 32, 32), 10, "cifar10")
+    module = feddwa.models.make("resnet8", (3, 32, 32), 10)
     found = list(doctor._batchnorm(module, has([[11, 10], [20, 0]], [[9, 9], [9, 9]]), config))
     assert "BatchNorm layers, policy local: statistics stay with their client" in said(found, "note")[0]
     assert "1 client (0) end an epoch with a batch of one sample" in said(found, "error")[0]

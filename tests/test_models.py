@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from feddwa import models
-from feddwa.data.sources import DATASETS
+from feddwa.data.catalogue import DATASETS, OWN, defaults_of
 from feddwa.errors import InputError
 
 
@@ -84,17 +84,13 @@ def test_every_network_is_a_body_and_a_linear_head(name):
     [("digits", "digits-mlp"), ("cifar100", "cifar-cnn"), ("emnist", "emnist-cnn"), ("tiny-imagenet-32", "resnet8")],
 )
 def test_the_default_is_chosen_by_the_dataset(dataset, name):
-    assert models.default_for(dataset) == name
+    assert defaults_of(dataset).model == name
 
 
 def test_every_dataset_has_a_default_that_fits_and_own_data_have_one_too():
-    from feddwa.data.catalogue import SOURCES
-
-    for dataset in DATASETS:
-        source = SOURCES.get(dataset)
-        shape, classes = ((1, 8, 8), 10) if source is None else (source.shape, source.classes)
-        assert models.make(None, shape, classes, dataset).head.out_features == classes
-    assert models.make(None, (17,), 2).body.fc0.in_features == 17
+    for info in DATASETS.values():
+        assert models.make(info.defaults.model, info.shape, info.classes).head.out_features == info.classes
+    assert models.make(OWN.model, (17,), 2).body.fc0.in_features == 17
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import models
 from feddwa.algorithms import Algorithm
-from feddwa.config import PAPER, RunConfig
+from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
+from feddwa.data.catalogue import OWN
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate, to_device
 from feddwa.data.files import first_line
@@ -24,14 +25,12 @@ from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
-from feddwa.results import runs
 
 Config = TypeVar("Config", bound=RunConfig)
 
 
 def load_task(config: RunConfig) -> Task:
     """Load and divide the data that a configuration names."""
-    runs.check_free(config.out)
     dataset = sources.load(config.dataset, config.data_dir)
     if dataset.classes == 1:
         raise InputError(
@@ -55,9 +54,10 @@ def settled(config: Config, dataset: Dataset) -> Config:
 
 def in_words(config: RunConfig, task: Task) -> str:
     """How own data were divided: the partition and the first clients' names."""
-    names = [task.client_name(client) for client in range(min(task.clients, 3))]
+    names = [task.partition.client_name(client) for client in range(min(task.clients, 3))]
     more = ", ..." if task.clients > len(names) else ""
-    told = f"the data's owners: {', '.join(names)}{more}" if config.partition == "natural" else "no owners in the data"
+    owned = partitions.by_owners(str(config.partition))
+    told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
     return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
 
 
@@ -118,9 +118,10 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
         what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
         raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
+    assert config.model is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.shape, dataset.classes, config.dataset)
+        return models.make(config.model, dataset.shape, dataset.classes)
 
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
@@ -149,7 +150,7 @@ def choose_device(name: str) -> torch.device:
 
 def settings_of(config: RunConfig) -> Settings:
     """How clients train."""
-    return Settings(config.epochs, config.batch_size or PAPER.batch_size, PAPER.lr if config.lr is None else config.lr)
+    return Settings(config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr)
 
 
 def engine_on(

@@ -17,6 +17,7 @@ from feddwa.algorithms import Algorithm
 from feddwa.batchnorm import POLICIES
 from feddwa.data import partition as partitions
 from feddwa.data import sources
+from feddwa.data.catalogue import defaults_of
 from feddwa.errors import InputError, require, unknown
 from feddwa.faults import Faults
 from feddwa.params import AtMost, Repeats
@@ -31,19 +32,6 @@ CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "out", "tensorboard")
 VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """Settings that depend on the dataset."""
-
-    rounds: int = 100
-    batch_size: int = 20
-    lr: float = 0.01
-
-
-PAPER = Defaults()
-DATASET_DEFAULTS = {"digits": Defaults(rounds=40, batch_size=10, lr=0.1)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ class RunConfig:
         """
         kinds = params.fields_of(type(self))
         given = {key: params.typed(_option(key), getattr(self, key), kind) for key, (kind, _) in kinds.items()}
-        defaults = DATASET_DEFAULTS.get(self.dataset, PAPER)
+        defaults = defaults_of(self.dataset)
         given["data_dir"] = _located(given["data_dir"])
         if self.usual_partition is None:
             given["dataset"] = _located(given["dataset"])
@@ -111,9 +99,9 @@ class RunConfig:
             given[key] = given[key] and located(given[key])
         given["model"] = given["model"] and models.located(given["model"])
         partition = given["partition"] or self.usual_partition
-        clients = None if partition in (None, "natural") else CLIENTS
-        filled = {"model": models.default_for(self.dataset), "partition": partition, "clients": clients}
-        filled |= dataclasses.asdict(defaults)
+        clients = None if partition is None or partitions.by_owners(partition) else CLIENTS
+        filled = {"model": defaults.model, "partition": partition, "clients": clients}
+        filled |= {"rounds": defaults.rounds, "batch_size": defaults.batch_size, "lr": defaults.lr}
         given |= {key: value for key, value in filled.items() if given[key] is None}
         config = dataclasses.replace(self, **given)
         config._check()
@@ -122,7 +110,7 @@ class RunConfig:
     @property
     def usual_partition(self) -> str | None:
         """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
-        return "rotations" if self.dataset in sources.DATASETS else None
+        return defaults_of(self.dataset).partition
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm with its hyper-parameters."""
@@ -174,10 +162,8 @@ class RunConfig:
         """Every hyper-parameter of the algorithm and of the partition, defaults included."""
         parts: dict[str, object] = {label(self.algorithm): self.make_algorithm()}
         if self.partition is not None:
-            usual = partitions.PAPER_DEFAULTS.get(self.partition, {}).get(self.dataset, {})
-            values = {**usual, **self.partition_parameters()}
-            kind, name = partitions.REGISTRY.find(self.partition), label(self.partition)
-            parts[name] = params.build(kind, values, f"partition {name}")
+            scheme = partitions.make_scheme(self.partition, self.partition_parameters(), self.dataset)
+            parts[label(self.partition)] = scheme
         for owner, part in parts.items():
             for key in params.fields_of(type(part)):
                 yield f"{owner}.{key}={getattr(part, key)}"

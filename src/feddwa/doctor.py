@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from feddwa.build import choose_device, in_words, load_task, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
-from feddwa.data.catalogue import SOURCES
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
@@ -82,15 +82,16 @@ def _datasets() -> Iterator[Finding]:
     places = [entry.name.lower() for entry in Path(folder).iterdir()] if folder and Path(folder).is_dir() else []
     there = [
         name
-        for name, source in SOURCES.items()
-        if any(entry.startswith(f"{name}-") for entry in entries)
-        or {name, name.replace("-", "_"), *map(str.lower, source.places)} & set(places)
+        for name, info in DATASETS.items()
+        if isinstance(info.source, str)
+        or any(entry.startswith(f"{name}-") for entry in entries)
+        or {place.lower() for place in info.places} & set(places)
     ]
     where = f"FEDDWA_DATA is {folder}" if folder else "FEDDWA_DATA is not set"
     if folder and not Path(folder).is_dir():
         yield Finding("error", f"{where}, which is no folder; set it to the folder with the datasets, or unset it")
-    missing = [name for name in SOURCES if name not in there]
-    yield Finding("ok", f"data at hand: {', '.join(['digits', *there])} ({where}; cache {cache.root()})")
+    missing = [name for name in DATASETS if name not in there]
+    yield Finding("ok", f"data at hand: {', '.join(there)} ({where}; cache {cache.root()})")
     if missing:
         yield Finding("note", f"data to be fetched or given by --data-dir: {', '.join(missing)}")
 

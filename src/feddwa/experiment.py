@@ -26,7 +26,8 @@ from feddwa.build import (
     try_batch,
 )
 from feddwa.checkpoint import Checkpoint
-from feddwa.config import PAPER, RunConfig, named
+from feddwa.config import RunConfig, named
+from feddwa.data.catalogue import OWN
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
@@ -67,6 +68,7 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
         if name not in known:
             raise unknown("run", name, known)
     config = dataclasses.replace(config or RunConfig(), **named(options)).resolved()
+    runs.check_free(config.out)
     return run_task(config, load_task(config), observe)
 
 
@@ -179,10 +181,10 @@ def simulate(
     clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]],
     algorithm: str | Algorithm = "feddwa",
     *,
-    rounds: int = PAPER.rounds,
+    rounds: int = OWN.rounds,
     epochs: int = 1,
-    batch_size: int = PAPER.batch_size,
-    lr: float = PAPER.lr,
+    batch_size: int = OWN.batch_size,
+    lr: float = OWN.lr,
     participation: float = 1.0,
     seed: int = 0,
     device: str = "auto",

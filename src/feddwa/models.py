@@ -203,25 +203,6 @@ MODELS: dict[str, Model] = {
     "linear": Model(linear, *_ANY),
 }
 
-_OF_DATASET = {
-    "digits": "digits-mlp",
-    "cifar10": "cifar-cnn",
-    "cifar100": "cifar-cnn",
-    "cinic10": "cifar-cnn",
-    "emnist": "emnist-cnn",
-    "emnist-letters": "emnist-cnn",
-    "emnist-balanced": "emnist-cnn",
-    "mnist": "emnist-cnn",
-    "fashion-mnist": "emnist-cnn",
-    "tiny-imagenet": "resnet8",
-    "tiny-imagenet-32": "resnet8",
-}
-
-
-def default_for(dataset: str | None) -> str:
-    """The network that the paper uses on a dataset; `mlp` for own data."""
-    return _OF_DATASET.get(dataset or "", "mlp")
-
 
 def adopt(build: Any) -> Model:
     """A class or function from outside the package as a model; it is given `shape` and `classes` if it names them."""
@@ -281,12 +262,11 @@ def store(module: nn.Module) -> Path:
     return path
 
 
-def make(name: str | None, shape: Shape, classes: int, dataset: str | None = None) -> nn.Module:
-    """Build a network for samples of `shape`; `name` None means the default for the dataset."""
-    chosen = default_for(dataset) if name is None else name
-    model = find(chosen)
+def make(name: str, shape: Shape, classes: int) -> nn.Module:
+    """Build the network `name` for samples of `shape`."""
+    model = find(name)
     require(classes >= 1, "--model classes", classes, "at least 1")
     if not model.fits(shape):
         fitting = ", ".join(key for key, other in MODELS.items() if other.fits(shape))
-        raise InputError(f"--model {chosen}: takes {model.takes}, got {shape}; models that fit: {fitting or 'none'}")
+        raise InputError(f"--model {name}: takes {model.takes}, got {shape}; models that fit: {fitting or 'none'}")
     return model.build(shape, classes)

@@ -4,6 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+from feddwa.data.catalogue import DATASETS, OWN
+from feddwa.data.partition import PARTITIONS, make_scheme
+from feddwa.params import fields_of
+
 GUIDE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
@@ -21,15 +25,31 @@ def test_the_guides_examples_run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_guides_tables_agree_with_the_catalogue():
-    from feddwa.data.catalogue import SOURCES
-    from feddwa.data.partition import PARTITIONS
-    from feddwa.params import fields_of
-
     text = GUIDE.read_text()
-    for source in SOURCES.values():
-        line = next(line for line in text.splitlines() if line.startswith("|") and f"`{source.name}`" in line)
-        assert f"{source.rows[0]:,} / {source.rows[1]:,}" in line
-        assert str(source.classes) in line
+    for info in DATASETS.values():
+        line = next(line for line in text.splitlines() if line.startswith("|") and f"`{info.name}`" in line)
+        assert f"{info.rows[0]:,} / {info.rows[1]:,}" in line
+        assert str(info.classes) in line
     for name, scheme in PARTITIONS.items():
         line = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         assert all(f"`{field}" in line for field in fields_of(scheme))
+
+
+def table(heading):
+    """Dataset -> the cells of its row, without quotes, of the guide's table with this heading."""
+    body = GUIDE.read_text().replace("`", "").partition(f"| dataset | {heading}")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()[2:]]
+    return {name: cells for first, *cells in rows for name in first.split(", ")}
+
+
+def test_the_guides_defaults_are_those_of_the_catalogue():
+    told, classes = table("network"), table("classes_per_client")
+    assert told.keys() == {*DATASETS, "own data"}
+    for name, cells in told.items():
+        known = DATASETS[name].defaults if name in DATASETS else OWN
+        assert cells[:4] == [known.model, str(known.rounds), str(known.batch_size), str(known.lr)]
+        assert known.partition in (None, cells[4])
+        pathological, groups = (make_scheme(scheme, {}, name) for scheme in ("pathological", "groups"))
+        first, second = classes.get(name, classes["others"])
+        assert (first.split(",")[0], second) == (str(pathological.classes_per_client), str(groups.dominant_classes))
+        assert ("variant=classes" in first) == (pathological.variant == "classes")

@@ -2,27 +2,23 @@
 
 import gzip
 import io
+import json
 import pickle
 import shutil
 import struct
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import feddwa
+from feddwa.config import RunConfig, from_toml
+from feddwa.data.catalogue import DATASETS, DatasetInfo, Defaults, Files, Hub
 from feddwa.data.sources import load
-from feddwa.errors import InputError
-
-
-def refuses(*words, name, data_dir):
-    with pytest.raises(InputError) as refused:
-        load(name, data_dir)
-    message = str(refused.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message
-
+from tests.data.conftest import refuses
 
 # CIFAR's python batches.
 
@@ -59,7 +55,7 @@ def test_cifar10_batches_from_a_folder_and_from_the_archive(cifar10_batches, tmp
     assert np.array_equal(again.x, x)
     assert np.array_equal(again.y, cifar.y)
     (packed / "cifar-10-python.tar.gz").write_bytes(b"broken")
-    refuses("cifar-10-python.tar.gz: not a readable zip or tar archive", name="cifar10", data_dir=packed)
+    refuses("cifar10", "cifar-10-python.tar.gz: not a readable zip or tar archive", data_dir=packed)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -79,22 +75,22 @@ class Harm:
 
 def test_a_pickle_that_wants_more_than_arrays_is_refused(cifar10_batches, tmp_path):
     (cifar10_batches[0] / "data_batch_3").write_bytes(pickle.dumps({b"data": Harm()}, protocol=2))
-    refuses("data_batch_3: not a CIFAR batch (it wants to load", "open", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_3: not a CIFAR batch (it wants to load", "open", data_dir=tmp_path)
 
 
 def test_bad_cifar_batches_are_named(cifar10_batches, tmp_path, rng):
     folder, x = cifar10_batches
     good = (folder / "data_batch_2").read_bytes()
     (folder / "data_batch_2").write_bytes(good[:100])
-    refuses("data_batch_2: not a CIFAR batch", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_2: not a CIFAR batch", data_dir=tmp_path)
     (folder / "data_batch_2").write_bytes(pickle.dumps([1, 2]))
-    refuses("data_batch_2: not a CIFAR batch (holds list)", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_2: not a CIFAR batch (holds list)", data_dir=tmp_path)
     write_batch(folder / "data_batch_2", x[:2], [1], protocol=2)
-    refuses("data_batch_2: data of shape (2, 3072) with 1 labels", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_2: data of shape (2, 3072) with 1 labels", data_dir=tmp_path)
     write_batch(folder / "data_batch_2", x[:2], [1, 2], b"classes")
-    refuses("data_batch_2: must hold b'data'", "b'labels'", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_2: must hold b'data'", "b'labels'", data_dir=tmp_path)
     (folder / "data_batch_2").unlink()
-    refuses("data_batch_2 is missing", name="cifar10", data_dir=tmp_path)
+    refuses("cifar10", "data_batch_2 is missing", data_dir=tmp_path)
 
 
 # IDX files.
@@ -142,22 +138,22 @@ def test_bad_idx_files_are_named(tmp_path, rng):
     x = rng.integers(0, 256, (3, 28, 28), dtype=np.uint8)
     folder = tmp_path / "mnist"
     write_idx_pair(folder, "t10k", x, [1, 2, 3])
-    refuses("train-images-idx3-ubyte (or .gz) is missing", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "train-images-idx3-ubyte (or .gz) is missing", data_dir=tmp_path)
     write_idx_pair(folder, "train", x, [1, 2])
-    refuses("images (3, 28, 28) with 2 labels", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "images (3, 28, 28) with 2 labels", data_dir=tmp_path)
     write_idx_pair(folder, "train", x[:, :14], [1, 2, 3])
-    refuses("(3, 14, 28)", "must be (n, 28, 28)", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "(3, 14, 28)", "must be (n, 28, 28)", data_dir=tmp_path)
     write_idx_pair(folder, "train", x, [1, 2, 3])
     images = folder / "train-images-idx3-ubyte.gz"
     whole = images.read_bytes()
     images.write_bytes(whole[:-20])
-    refuses("train-images-idx3-ubyte.gz: cannot be read, truncated or damaged", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "train-images-idx3-ubyte.gz: cannot be read, truncated or damaged", data_dir=tmp_path)
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-20]))
-    refuses("its header says (3, 28, 28); truncated?", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "its header says (3, 28, 28); truncated?", data_dir=tmp_path)
     images.write_bytes(gzip.compress(b"something else"))
-    refuses("not an IDX file", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "not an IDX file", data_dir=tmp_path)
     write_idx_pair(folder, "train", x, [1, 2, 10])
-    refuses("has 11 classes, mnist has 10", name="mnist", data_dir=tmp_path)
+    refuses("mnist", "has 11 classes, mnist has 10", data_dir=tmp_path)
 
 
 # Image folders.
@@ -188,7 +184,7 @@ def test_cinic10_uses_train_and_test_and_not_valid(tmp_path, rng):
     assert np.array_equal(cinic.x[10], np.repeat(x[:1, :, :, 0], 3, axis=0))
     assert cinic.class_names == CINIC
     shutil.rmtree(tmp_path / "CINIC-10" / "train" / "ship")
-    refuses("class 'ship' has no train images", name="cinic10", data_dir=tmp_path)
+    refuses("cinic10", "class 'ship' has no train images", data_dir=tmp_path)
 
 
 @pytest.fixture
@@ -240,7 +236,29 @@ def test_tiny_imagenet_rearranged_into_class_folders(tiny, tmp_path):
 def test_bad_tiny_imagenet_is_named(tiny, tmp_path):
     folder, _ = tiny
     (folder / "val" / "val_annotations.txt").write_text("val_0.png\tn00000001\n")
-    refuses("val_1.png: not in val_annotations.txt", name="tiny-imagenet", data_dir=tmp_path)
+    refuses("tiny-imagenet", "val_1.png: not in val_annotations.txt", data_dir=tmp_path)
     shutil.rmtree(folder / "val")
     shutil.rmtree(next((folder / "train").iterdir()))
-    refuses("has 199 classes, tiny-imagenet has 200", name="tiny-imagenet", data_dir=tmp_path)
+    refuses("tiny-imagenet", "has 199 classes, tiny-imagenet has 200", data_dir=tmp_path)
+
+
+# A new one.
+
+
+def test_a_dataset_of_the_package_is_one_entry(monkeypatch, tmp_path, rng):
+    """Files, classes, network, settings and partition of a new dataset, known everywhere from its entry alone."""
+    defaults = Defaults("linear", rounds=7, batch_size=4, lr=0.5, partition="groups", schemes={"groups": {"groups": 2}})
+    names = {"train": "train", "test": "t10k"}
+    files = Files("idx_files", Hub("nobody/marks", "main", "*"), places=("MARKS",), options=names)
+    info = DatasetInfo("marks", "marks", (1, 6, 6), 2, (40, 20), files, defaults, class_names=("dot", "dash"))
+    monkeypatch.setitem(DATASETS, "marks", info)
+    for part, count in (("train", 40), ("t10k", 20)):
+        images, labels = rng.integers(0, 256, (count, 6, 6)), np.arange(count) % 2
+        write_idx_pair(tmp_path / "data" / "MARKS", part, images, labels)
+    monkeypatch.chdir(tmp_path)
+    result = feddwa.run(dataset="marks", data_dir="data", clients=4, out="run")
+    config = from_toml("run/config.toml", RunConfig)
+    assert (config.model, config.rounds, config.batch_size, config.lr) == ("linear", 7, 4, 0.5)
+    assert (config.partition, "groups.groups=2" in config.param) == ("groups", True)
+    assert set(result.partition.groups) == {0, 1}
+    assert json.loads(Path("run/partition.json").read_text())["class_names"] == ["dot", "dash"]

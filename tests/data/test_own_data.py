@@ -8,18 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from feddwa.build import load_task
+from feddwa.config import RunConfig
 from feddwa.data.own import assemble, load_own
 from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.errors import InputError
-
-
-def refuses(path, *words):
-    with pytest.raises(InputError) as refused:
-        load(str(path))
-    message = str(refused.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message
+from tests.data.conftest import refuses
 
 
 def write_image(path, level, side=8, grey=False):
@@ -36,7 +31,7 @@ def test_a_folder_per_class(tmp_path, own_cache):
         for i in range(10):
             write_image(tmp_path / "pets" / name / f"{i}.png", 100 * c + i)
     pets = load(str(tmp_path / "pets"))
-    assert (pets.name, pets.classes, pets.class_names, pets.client) == ("pets", 2, ("cat", "dog"), None)
+    assert (pets.name, pets.classes, pets.class_names, pets.client) == ("own-pets", 2, ("cat", "dog"), None)
     assert pets.x.shape == (20, 3, 8, 8)
     assert pets.train_count == 16
     assert np.bincount(pets.y[16:]).tolist() == [2, 2]
@@ -45,6 +40,14 @@ def test_a_folder_per_class(tmp_path, own_cache):
     again = load(str(tmp_path / "pets"))
     assert isinstance(again.x, np.memmap)
     assert np.array_equal(again.x, pets.x)
+
+
+def test_a_folder_that_bears_the_name_of_a_dataset_is_not_taken_for_it(tmp_path):
+    for i in range(20):
+        write_image(tmp_path / "cifar100" / "ab"[i % 2] / f"{i}.png", i, side=8)
+    config = RunConfig(dataset=str(tmp_path / "cifar100"), partition="pathological", clients=2).resolved()
+    assert "pathological.classes_per_client=2" in config.param  # not the paper's six of CIFAR-100
+    assert len(load_task(config).partition.train) == 2
 
 
 def test_a_folder_per_client_keeps_the_owners(tmp_path):

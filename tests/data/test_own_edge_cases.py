@@ -17,14 +17,7 @@ from feddwa.data.own import assemble
 from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.errors import InputError
-
-
-def refuses(path, *words):
-    with pytest.raises(InputError) as refused:
-        load(str(path))
-    message = str(refused.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message
+from tests.data.conftest import refuses
 
 
 @pytest.fixture

@@ -1,18 +1,21 @@
 """Partitions: what holds for every scheme, what the paper's settings promise, and what is refused."""
 
 import time
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.partition import PARTITIONS, make
+from feddwa.data.partition import PARTITIONS, Partition, make
 from feddwa.data.schemes import dirichlet
-from feddwa.data.schemes.base import draw_classes, rows_of
+from feddwa.data.schemes.base import Reads, Scheme, draw_classes, rows_of
 from feddwa.data.schemes.groups import counts_for
-from feddwa.errors import InputError
+from feddwa.errors import InputError, require
 
 
 def balanced(classes, train_each, test_each, name="own", shape=(1, 2, 2)):
@@ -396,8 +399,69 @@ def test_schemes_say_what_they_need():
     assert len(make("iid", {}, table, 5, 0).train) == 5
 
 
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_scheme_refuses_by_itself_what_does_not_suit_the_data(name):
+    """Everything is refused before a row is drawn: by the fields' ranges, or by `check`."""
+    scheme, owned = PARTITIONS[name](), replace(CIFAR10, client=np.arange(len(CIFAR10.y)) % 20)
+    scheme.check(owned, 20)
+    wrong = {
+        "pathological": ({"variant": "classes", "classes_per_client": 11}, 20, "classes_per_client: got 11"),
+        "groups": ({"groups": 21}, 20, "groups: got 21"),
+        "dirichlet": ({"min_samples": 3001}, 20, "min_samples: got 3001"),
+        "rotations": ({}, 3, "groups: got 4, must be at most the 3 clients"),
+        "label-permutation": ({"groups": 21}, 20, "groups: got 21"),
+        "natural": ({}, 21, "--clients: got 21, must be at most 20, the owners in the data"),
+    }
+    if name in wrong:
+        fields, clients, message = wrong[name]
+        with pytest.raises(InputError, match=message):
+            replace(scheme, **fields).check(owned, clients)
+
+
+def test_options_of_another_variant_are_refused_before_the_data_are_loaded():
+    with pytest.raises(InputError, match=r"classes_per_client: only variant=classes has it"):
+        RunConfig(dataset="cifar100", partition="pathological", param=("classes_per_client=5",)).resolved()
+    usual = RunConfig(dataset="cifar100", partition="pathological", param=("classes_per_client=6",)).resolved()
+    assert "pathological.classes_per_client=6" in usual.param  # the paper's number is no choice
+
+
+@dataclass(frozen=True)
+class Halves:
+    """From outside the package, without its base class: owners 0 and 1 are one client each."""
+
+    reads: ClassVar[Reads] = "owners"
+    least: int = 1
+
+    def __call__(self, labels, train_count, clients, rng):
+        rows = np.arange(len(labels))
+        halves = [rows[labels == number] for number in range(clients)]
+        return Partition([half[half < train_count] for half in halves], [half[half >= train_count] for half in halves])
+
+
+@dataclass(frozen=True)
+class Pairs(Scheme):
+    """From outside the package, with a check of its own."""
+
+    reads: ClassVar[Reads] = "nothing"
+
+    def check(self, dataset, clients):
+        require(clients % 2 == 0, "--clients", clients, "even")
+
+    def __call__(self, labels, train_count, clients, rng):
+        raise AssertionError("rows were drawn")
+
+
+def test_a_scheme_from_outside_is_asked_like_those_of_the_package():
+    owned = replace(CIFAR10, client=np.arange(len(CIFAR10.y)) % 2, client_names=("left", "right"))
+    halves = f"{__name__}:Halves"
+    assert make(halves, {"least": "2"}, owned, 2, 0).client_names == ("left", "right")
+    assert RunConfig(partition=halves).resolved().clients is None  # the owners are the clients, as with natural
+    with pytest.raises(InputError, match="--clients: got 3, must be even"):
+        make(f"{__name__}:Pairs", {}, CIFAR10, 3, 0)
+
+
 def test_every_scheme_documents_its_fields():
-    assert list(PARTITIONS) == [*KEEP_EVERY_ROW[:3], "iid", "rotations", "label-permutation", "natural"]
+    assert set(PARTITIONS) >= {*KEEP_EVERY_ROW, "natural"}
     assert all(scheme.__doc__ for scheme in PARTITIONS.values())
 
 

@@ -1,8 +1,10 @@
 """Named datasets from Parquet files, the cache and the hub; the real ones where they are at hand."""
 
 import contextlib
+import inspect
 import io
 import json
+import subprocess
 import sys
 import time
 import types
@@ -14,12 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from feddwa.data import cache, sources
-from feddwa.data.catalogue import SOURCES
-from feddwa.data.sources import DATASETS, load
+from feddwa import cli
+from feddwa.build import load_task
+from feddwa.config import RunConfig
+from feddwa.data import cache, originals
+from feddwa.data.catalogue import DATASETS, Files
+from feddwa.data.partition import make_scheme
+from feddwa.data.sources import load
 from feddwa.errors import InputError
+from tests.data.conftest import refuses
 
-OBJECTS = SOURCES["cifar10"].class_names
+OBJECTS = DATASETS["cifar10"].class_names
 
 
 def encode(pixels, kind="PNG"):
@@ -51,14 +58,6 @@ def small_cifar(tmp_path, rng):
     write_parquet(folder / "train-00001-of-00002.parquet", x[10:20], y[10:20], names=OBJECTS)
     write_parquet(folder / "test-00000-of-00001.parquet", x[20:], y[20:], names=OBJECTS)
     return folder, x, y
-
-
-def refuses(*words, name="cifar10", **arguments):
-    with pytest.raises(InputError) as refused:
-        load(name, **arguments)
-    message = str(refused.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message
 
 
 def test_digits_are_split_once_and_for_all():
@@ -121,7 +120,7 @@ def test_letters_are_not_mistaken_for_the_classes_in_the_same_folder(tmp_path, r
     for split in ("train", "test"):
         write_parquet(tmp_path / "emnist" / f"{split}.parquet", x, [0, 25])
     assert load("emnist", tmp_path).classes == 62
-    refuses("not found", name="emnist-letters", data_dir=tmp_path)
+    refuses("emnist-letters", "not found", data_dir=tmp_path)
 
 
 # Bad files.
@@ -130,13 +129,13 @@ def test_letters_are_not_mistaken_for_the_classes_in_the_same_folder(tmp_path, r
 def test_a_missing_part_is_named(small_cifar):
     folder = small_cifar[0]
     (folder / "train-00001-of-00002.parquet").unlink()
-    refuses("part 1 of 00002 of the train split is missing", data_dir=folder.parent)
+    refuses("cifar10", "part 1 of 00002 of the train split is missing", data_dir=folder.parent)
 
 
 def test_a_missing_test_split_is_named(small_cifar):
     folder = small_cifar[0]
     (folder / "test-00000-of-00001.parquet").unlink()
-    refuses("no test split", "test, val", data_dir=folder.parent)
+    refuses("cifar10", "no test split", "test, val", data_dir=folder.parent)
 
 
 @pytest.mark.parametrize("content", [b"", b"not parquet at all", None])
@@ -144,7 +143,7 @@ def test_a_truncated_or_foreign_file_is_named(small_cifar, content):
     folder = small_cifar[0]
     file = folder / "train-00000-of-00002.parquet"
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    refuses(str(file), "not a readable Parquet file", data_dir=folder.parent)
+    refuses("cifar10", str(file), "not a readable Parquet file", data_dir=folder.parent)
 
 
 def test_damage_inside_a_file_is_named(small_cifar):
@@ -153,7 +152,7 @@ def test_damage_inside_a_file_is_named(small_cifar):
     data = bytearray(file.read_bytes())
     data[100:4000] = bytes(3900)
     file.write_bytes(data)
-    refuses(str(file), data_dir=folder.parent)
+    refuses("cifar10", str(file), data_dir=folder.parent)
 
 
 def test_no_single_wrong_byte_gives_more_than_a_clear_error(small_cifar, rng):
@@ -173,39 +172,42 @@ def test_a_wrong_label_column_an_image_of_another_size_and_other_classes_are_nam
     file = tmp_path / "cifar10" / "train.parquet"
     write_parquet(file.with_name("test.parquet"), x, [0, 1, 2, 3])
     write_parquet(file, x, [0, 1, 2, 3], label="target")
-    refuses(str(file), "no label column", "'label'", "img, target", data_dir=tmp_path)
+    refuses("cifar10", str(file), "no label column", "'label'", "img, target", data_dir=tmp_path)
     write_parquet(file, x, [0, 1, 2, 3], image="picture")
-    refuses(str(file), "no image column", "'img' or 'image'", "picture, label", data_dir=tmp_path)
+    refuses("cifar10", str(file), "no image column", "'img' or 'image'", "picture, label", data_dir=tmp_path)
     write_parquet(file, x[:, :, :28, :28], [0, 1, 2, 3])
-    refuses(f"{file} row 1", "28x28", "must be 32x32", data_dir=tmp_path)
+    refuses("cifar10", f"{file} row 1", "28x28", "must be 32x32", data_dir=tmp_path)
     write_parquet(file, x, [0, 1, 2, 10])
-    refuses("has 11 classes, cifar10 has 10", data_dir=tmp_path)
+    refuses("cifar10", "has 11 classes, cifar10 has 10", data_dir=tmp_path)
     write_parquet(file, x, [0, 1, 2, 3], names=["cat", "dog", "bird", "ship"])
-    refuses("classes, cifar10 has 10", data_dir=tmp_path)
+    refuses("cifar10", "classes, cifar10 has 10", data_dir=tmp_path)
     pq.write_table(pa.table({"img": [{"bytes": b"no image", "path": None}] * 4, "label": [0, 1, 2, 3]}), file)
-    refuses(f"{file} row 1", "not a readable image", data_dir=tmp_path)
+    refuses("cifar10", f"{file} row 1", "not a readable image", data_dir=tmp_path)
     pq.write_table(pa.table({"img": [{"bytes": encode(x[0])[:200], "path": None}] * 4, "label": [0, 1, 2, 3]}), file)
-    refuses(f"{file} row 1", "truncated", data_dir=tmp_path)
+    refuses("cifar10", f"{file} row 1", "truncated", data_dir=tmp_path)
     pq.write_table(pa.table({"img": ["a.png"] * 4, "label": [0, 1, 2, 3]}), file)
-    refuses(str(file), "must be struct{bytes, path}, got string", data_dir=tmp_path)
+    refuses("cifar10", str(file), "must be struct{bytes, path}, got string", data_dir=tmp_path)
     pq.write_table(pa.table({"img": [{"bytes": encode(x[0]), "path": None}] * 2, "label": [0, None]}), file)
-    refuses(str(file), "'label' must hold integers without gaps", data_dir=tmp_path)
+    refuses("cifar10", str(file), "'label' must hold integers without gaps", data_dir=tmp_path)
 
 
 def test_a_name_that_is_none_and_a_folder_that_is_none():
-    refuses("unknown name 'cifar'", "valid: digits, emnist", "cifar10", name="cifar")
-    refuses("--data-dir: no folder /nowhere", data_dir="/nowhere")
+    refuses("cifar", "unknown name 'cifar'", "valid: digits, emnist", "cifar10")
+    refuses("cifar10", "--data-dir: no folder /nowhere", data_dir="/nowhere")
 
 
 def test_when_nothing_is_found_the_error_says_what_was_tried_and_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refuses(
+        "cifar10",
         "not found; tried --data-dir and FEDDWA_DATA (not set)",
         "cache",
         "hub uoft-cs/cifar10 (package huggingface_hub is not installed: pip install 'feddwa[hub]')",
         "pass --data-dir DIR",
     )
-    refuses(f"tried {tmp_path} (nothing readable under cifar10, cifar-10, cifar-10-batches-py", data_dir=tmp_path)
+    refuses(
+        "cifar10", f"tried {tmp_path} (nothing readable under cifar10, cifar-10, cifar-10-batches-py", data_dir=tmp_path
+    )
 
 
 # The cache.
@@ -262,7 +264,7 @@ def test_of_two_writers_the_second_takes_the_firsts(own_cache):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, small_cifar):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDDWA_CACHE", str(tmp_path / "file" / "cache"))
-    refuses("cannot write", "set FEDDWA_CACHE", data_dir=small_cifar[0].parent)
+    refuses("cifar10", "cannot write", "set FEDDWA_CACHE", data_dir=small_cifar[0].parent)
 
 
 def test_the_cache_follows_the_users_settings(monkeypatch, tmp_path):
@@ -290,8 +292,8 @@ def serve(monkeypatch, folder):
 def test_the_hub_is_asked_last_at_a_pinned_revision_and_rows_are_counted(small_cifar, monkeypatch):
     folder, x, _ = small_cifar
     asked = serve(monkeypatch, folder)
-    refuses("got (20, 10) training and test rows, must be (50000, 10000)")
-    monkeypatch.setitem(sources.SOURCES, "cifar10", replace(SOURCES["cifar10"], rows=(20, 10)))
+    refuses("cifar10", "got (20, 10) training and test rows, must be (50000, 10000)")
+    monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], rows=(20, 10)))
     assert np.array_equal(load("cifar10").x, x)
     repo, options = asked[-1]
     assert (repo, options["repo_type"]) == ("uoft-cs/cifar10", "dataset")
@@ -305,7 +307,7 @@ def test_transposed_images_of_the_hub_are_turned_upright(tmp_path, rng, monkeypa
     for split in ("train", "test"):
         write_parquet(tmp_path / "hub" / "emnist-letters" / f"{split}.parquet", x, [0, 25], "image")
     serve(monkeypatch, tmp_path / "hub")
-    monkeypatch.setitem(sources.SOURCES, "emnist-letters", replace(SOURCES["emnist-letters"], rows=(2, 2)))
+    monkeypatch.setitem(DATASETS, "emnist-letters", replace(DATASETS["emnist-letters"], rows=(2, 2)))
     assert np.array_equal(load("emnist-letters").x[:2], x.swapaxes(2, 3))
 
 
@@ -314,17 +316,51 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
-    refuses("hub ylecun/mnist (cannot be fetched (ConnectionError: no route))", name="mnist")
+    refuses("mnist", "hub ylecun/mnist (cannot be fetched (ConnectionError: no route))")
 
 
-def test_the_catalogue_is_complete():
+def test_every_entry_of_the_catalogue_is_consistent():
     wanted = "emnist emnist-letters emnist-balanced cifar10 cifar100 cinic10 tiny-imagenet tiny-imagenet-32"
-    assert set(DATASETS) == {"digits", "mnist", "fashion-mnist", *wanted.split()}
-    for source in SOURCES.values():
-        assert len(source.class_names) in (0, source.classes)
-        assert len(source.mean) == len(source.std)
-        assert len(source.mean) in (0, source.shape[0])
-        assert source.hub.revision == "main" or len(source.hub.revision) == 40
+    assert set(DATASETS) >= {"digits", "mnist", "fashion-mnist", *wanted.split()}
+    for name, info in DATASETS.items():
+        assert info.name == name
+        assert len(info.class_names) in (0, info.classes)
+        assert len(info.mean) == len(info.std)
+        assert len(info.mean) in (0, info.shape[0])
+        if isinstance(info.source, Files):
+            assert info.source.hub.revision == "main" or len(info.source.hub.revision) == 40
+            assert set(info.source.others) <= set(info.source.places)
+            reader = getattr(originals, info.source.reader)
+            inspect.signature(reader).bind("tree", info.shape, **info.source.options)
+        else:
+            assert callable(getattr(originals, info.source))
+        for scheme in info.defaults.schemes:
+            make_scheme(scheme, {}, name)
+
+
+def test_the_facts_of_datasets_are_known_without_waiting():
+    code = "import sys, feddwa.data.catalogue; print({'torch', 'numpy', 'PIL', 'pyarrow'} & sys.modules.keys())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+
+
+# The output directory.
+
+
+def test_data_are_loaded_whatever_the_output_directory(tmp_path):
+    """Only what writes a run directory asks whether it is free."""
+    (tmp_path / "file").write_text("")
+    assert load_task(RunConfig(out=str(tmp_path / "file"), clients=4).resolved()).clients == 4
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "federate"])
+def test_a_directory_that_is_not_free_is_refused_before_data_are_loaded(command, tmp_path, monkeypatch, capsys):
+    if command == "federate":
+        pytest.importorskip("flwr")
+    monkeypatch.setattr("feddwa.data.sources.load", lambda *_: pytest.fail("data were loaded"))
+    (tmp_path / "file").write_text("")
+    assert cli.main([command, "--out", str(tmp_path / "file")]) == 2
+    assert "file: cannot write there" in capsys.readouterr().err
 
 
 # The real ones.

@@ -44,7 +44,7 @@ def test_clients_of_a_node_keep_their_names(own):
     config = FlowerConfig(dataset=own, partition="natural").resolved()
     node = {"dataset": own, "num-partitions": 2, "partition-id": 1}  # relative, as somebody may write it
     site = load_site(config, tuple(sorted(node.items())))
-    assert [site.task.client_name(number) for number in site.numbers.tolist()] == ["hospital-7"]
+    assert [site.task.partition.client_name(number) for number in site.numbers.tolist()] == ["hospital-7"]
     data = place(make_engine(config, site.task).data, site.numbers, torch.tensor([4]), 6)
     assert [data.client_name(row) for row in (0, 4)] == ["0", "hospital-7"]
     with pytest.raises(Refusal, match="a run names a dataset"):

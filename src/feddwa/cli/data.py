@@ -13,8 +13,8 @@ from feddwa.algorithms import ALGORITHMS, REGISTRY
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.partition import PARTITIONS
-from feddwa.data.sources import DATASETS
 from feddwa.plugins import Registry
 from feddwa.report.terminal import make_console
 
@@ -75,7 +75,7 @@ def list_command(config: ListConfig) -> int:
     """`feddwa list`."""
     tables: dict[str, tuple[dict[str, str], Registry[Any]]] = {
         "algorithms": ({name: f"{kind.title}: {kind.summary}" for name, kind in ALGORITHMS.items()}, REGISTRY),
-        "datasets": (DATASETS, sources.REGISTRY),
+        "datasets": ({name: info.summary for name, info in DATASETS.items()}, sources.REGISTRY),
         "models": ({name: f"takes {model.takes}" for name, model in models.MODELS.items()}, models.REGISTRY),
         "partitions": (
             {name: (kind.__doc__ or "").splitlines()[0] for name, kind in PARTITIONS.items()},

@@ -57,6 +57,7 @@ def run_command(options: RunOptions) -> int:
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
     console = make_console(options.quiet)
     config = dataclasses.replace(config, out=str(path))
+    check_free(config.out)
     task = load_task(config)
     config = told(console, config, task)
     with resumable(path), progress(console, label(config.algorithm), config.rounds or 0, options.quiet) as observe:
@@ -96,7 +97,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
     first = next(iter(configs.values()))
-    task = load_task(dataclasses.replace(first, out=None))
+    task = load_task(first)
     make_network(first, task.dataset)
     first = told(console, first, task)
     configs = {name: settled(each, task.dataset) for name, each in configs.items()}

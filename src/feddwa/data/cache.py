@@ -5,6 +5,7 @@ renamed in one step, so that a reader sees all of it or nothing; of two processe
 time the second finds the place taken and uses the first one's.
 """
 
+import dataclasses
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ import numpy as np
 from feddwa.data.dataset import Dataset
 from feddwa.errors import InputError
 
-VERSION = 1  # raise it when the decoded form changes, and old entries are not used any more
+VERSION = 2  # raise it when the decoded form changes, and old entries are not used any more
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +39,7 @@ def find(name: str, key: str | None = None) -> Dataset | None:
     for entry in sorted(entries, key=lambda e: e.stat().st_mtime, reverse=True):
         try:
             return _read(entry)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("cache entry %s is damaged and will be made anew (%s)", entry, error)
             shutil.rmtree(entry, ignore_errors=True)
     return None
@@ -62,20 +63,13 @@ def store(name: str, key: str, dataset: Dataset) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    arrays = {"x": dataset.x, "y": dataset.y} | ({} if dataset.client is None else {"client": dataset.client})
+    values = {field.name: getattr(dataset, field.name) for field in dataclasses.fields(dataset) if field.init}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    manifest = {
-        "version": VERSION,
-        "name": dataset.name,
-        "train_count": dataset.train_count,
-        "classes": dataset.classes,
-        "mean": dataset.mean,
-        "std": dataset.std,
-        "class_names": dataset.class_names,
-        "client_names": dataset.client_names,
-        "crc32": {name: _crc32(array) for name, array in arrays.items()},
-    }
+    facts = {name: value for name, value in values.items() if name not in arrays}
+    sums = {name: _crc32(array) for name, array in arrays.items()}
+    manifest = {"version": VERSION, "facts": facts, "crc32": sums}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
 
@@ -88,18 +82,9 @@ def _read(entry: Path) -> Dataset:
     for name, array in arrays.items():
         if _crc32(array) != manifest["crc32"][name]:
             raise ValueError(f"checksum of {name}.npy")
-    return Dataset(
-        name=manifest["name"],
-        x=arrays["x"],
-        y=arrays["y"],
-        train_count=manifest["train_count"],
-        classes=manifest["classes"],
-        mean=tuple(manifest["mean"]),
-        std=tuple(manifest["std"]),
-        class_names=tuple(manifest["class_names"]),
-        client=arrays.get("client"),
-        client_names=tuple(manifest.get("client_names", ())),
-    )
+    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in manifest["facts"].items()}
+    values: dict[str, Any] = {**facts, **arrays}
+    return Dataset(**values)
 
 
 def _crc32(array: np.ndarray) -> int:

@@ -1,11 +1,12 @@
-"""The named datasets: their facts, where their files are looked for, and where the hub has them."""
+"""Every fact about a named dataset, in one entry: its files, its samples, and how it is divided and trained by default.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` where its files have a new form. Nothing is
+imported here, so that names and defaults are known at once.
+"""
 
-from feddwa.data.files import Tree
-from feddwa.data.originals import Raw, cifar_batches, class_folders, idx_files, tiny_imagenet
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,35 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Source:
+class Files:
+    """Where the files of a dataset are looked for, and what is in them."""
+
+    reader: str  # function of originals.py that reads the original distribution
+    hub: Hub
+    places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
+    others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
+    label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
+    reduce: int = 1  # images this many times larger are averaged down
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Settings of a run on a dataset where none are given: the paper's, unless an entry has others."""
+
+    model: str = "mlp"
+    rounds: int = 100
+    batch_size: int = 20
+    lr: float = 0.01
+    partition: str | None = "rotations"  # None: the data decide, see `partition.default_for`
+    schemes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # partition -> its hyper-parameters
+
+
+OWN = Defaults(partition=None)  # of data that have no entry
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
     """A dataset by name."""
 
     name: str
@@ -27,14 +56,17 @@ class Source:
     shape: tuple[int, int, int]  # (C, H, W)
     classes: int
     rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
-    original: Callable[[Tree, tuple[int, ...]], Raw | None]  # reader of the original distribution
-    hub: Hub
-    places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
-    label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    source: Files | str  # files, or the function of originals.py that needs none
+    defaults: Defaults
     class_names: tuple[str, ...] = ()
-    reduce: int = 1  # images this many times larger are averaged down
+    mean: tuple[float, ...] = ()  # per channel, on the [0, 1] scale
+    std: tuple[float, ...] = ()
+
+    @property
+    def places(self) -> list[str]:
+        """Names of the files and folders in which the dataset is looked for."""
+        own = self.source.places if isinstance(self.source, Files) else ()
+        return list(dict.fromkeys([self.name, self.name.replace("-", "_"), *own]))
 
 
 _CIFAR_MEAN = 0.4914, 0.4822, 0.4465
@@ -45,140 +77,202 @@ _UPPER = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _EMNIST_PLACES = ("emnist", "EMNIST", "gzip.zip", "emnist.zip")
 _TINY_PLACES = ("tiny-imagenet-200", "tiny-imagenet-200.zip")
+_FASHION_HUB = Hub(
+    "zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist/*.parquet"
+)
 _TINY_HUB = Hub("zh-plus/tiny-imagenet", "5a77092c28e51558c5586e9c5eb71a7e17a5e43f", "data/*.parquet")
 
 
-def _emnist(part: str, first_label: int = 0) -> Callable[[Tree, tuple[int, ...]], Raw | None]:
-    return partial(
-        idx_files, train=f"emnist-{part}-train", test=f"emnist-{part}-test", transposed=True, first_label=first_label
+def _paper(model: str, classes_per_client: int, dominant_classes: int) -> Defaults:
+    """The paper's settings of a dataset, with its numbers of classes in the pathological and the group setting."""
+    return Defaults(
+        model=model,
+        schemes={
+            "pathological": {"classes_per_client": classes_per_client},
+            "groups": {"dominant_classes": dominant_classes},
+        },
     )
 
 
+def _emnist(part: str, hub: Hub, places: tuple[str, ...] = (), first_label: int = 0) -> Files:
+    """The files of one of EMNIST's parts. They lie together; Parquet among them is of byclass."""
+    names = {"train": f"emnist-{part}-train", "test": f"emnist-{part}-test"}
+    return Files(
+        "idx_files",
+        hub,
+        (*places, *_EMNIST_PLACES),
+        others=() if part == "byclass" else _EMNIST_PLACES,
+        options={**names, "transposed": True, "first_label": first_label},
+    )
+
+
+def _mnist(hub: Hub, *places: str) -> Files:
+    """Files with MNIST's names."""
+    return Files("idx_files", hub, places, options={"train": "train", "test": "t10k"})
+
+
 _ALL = (
-    Source(
-        "emnist",
-        "EMNIST byclass: 814,255 handwritten characters, 28x28 grey, 62 classes of very unequal size",
-        (1, 28, 28),
-        62,
-        (697_932, 116_323),
-        _emnist("byclass"),
-        Hub("Royc30ne/emnist-byclass", "main", "*ubyte.gz"),
-        places=("emnist_byclass", "emnist-byclass", *_EMNIST_PLACES),
+    DatasetInfo(
+        name="digits",
+        summary="1,797 handwritten digits, 8x8 grey, 10 classes; installed with scikit-learn",
+        shape=(1, 8, 8),
+        classes=10,
+        rows=(1_438, 359),
+        source="digits",
+        defaults=Defaults(model="digits-mlp", rounds=40, batch_size=10, lr=0.1),
+        class_names=_DIGITS,
+    ),
+    DatasetInfo(
+        name="emnist",
+        summary="EMNIST byclass: 814,255 handwritten characters, 28x28 grey, 62 classes of very unequal size",
+        shape=(1, 28, 28),
+        classes=62,
+        rows=(697_932, 116_323),
+        source=_emnist(
+            "byclass",
+            Hub("Royc30ne/emnist-byclass", "main", "*ubyte.gz"),
+            places=("emnist_byclass", "emnist-byclass"),
+        ),
+        # EMNIST is not in the authors' code, so here the paper's text is all there is to follow.
+        defaults=Defaults(
+            model="emnist-cnn", schemes={"pathological": {"variant": "classes", "classes_per_client": 4}}
+        ),
         class_names=(*_DIGITS, *_UPPER, *(letter.lower() for letter in _UPPER)),
     ),
-    Source(
-        "emnist-letters",
-        "EMNIST letters: 145,600 handwritten letters, 28x28 grey, 26 classes, upper and lower case merged",
-        (1, 28, 28),
-        26,
-        (124_800, 20_800),
-        _emnist("letters", first_label=1),
-        Hub("tanganke/emnist_letters", "4236c26fe034bc5b23851adc00067fa87b8ac16b", "*/*.parquet", transposed=True),
-        places=_EMNIST_PLACES,
+    DatasetInfo(
+        name="emnist-letters",
+        summary="EMNIST letters: 145,600 handwritten letters, 28x28 grey, 26 classes, upper and lower case merged",
+        shape=(1, 28, 28),
+        classes=26,
+        rows=(124_800, 20_800),
+        source=_emnist(
+            "letters",
+            Hub("tanganke/emnist_letters", "4236c26fe034bc5b23851adc00067fa87b8ac16b", "*/*.parquet", transposed=True),
+            first_label=1,
+        ),
+        defaults=Defaults(model="emnist-cnn"),
         class_names=_UPPER,
     ),
-    Source(
-        "emnist-balanced",
-        "EMNIST balanced: 131,600 handwritten characters, 28x28 grey, 47 classes of equal size",
-        (1, 28, 28),
-        47,
-        (112_800, 18_800),
-        _emnist("balanced"),
-        Hub("Royc30ne/emnist-balanced", "main", "*ubyte.gz"),
-        places=_EMNIST_PLACES,
+    DatasetInfo(
+        name="emnist-balanced",
+        summary="EMNIST balanced: 131,600 handwritten characters, 28x28 grey, 47 classes of equal size",
+        shape=(1, 28, 28),
+        classes=47,
+        rows=(112_800, 18_800),
+        source=_emnist("balanced", Hub("Royc30ne/emnist-balanced", "main", "*ubyte.gz")),
+        defaults=Defaults(model="emnist-cnn"),
         class_names=(*_DIGITS, *_UPPER, *"abdefghnqrt"),
     ),
-    Source(
-        "cifar10",
-        "CIFAR-10: 60,000 photographs, 32x32 colour, 10 classes",
-        (3, 32, 32),
-        10,
-        (50_000, 10_000),
-        partial(
-            cifar_batches,
-            train=[f"data_batch_{i}" for i in range(1, 6)],
-            test="test_batch",
-            meta="batches.meta",
-            label="labels",
+    DatasetInfo(
+        name="cifar10",
+        summary="CIFAR-10: 60,000 photographs, 32x32 colour, 10 classes",
+        shape=(3, 32, 32),
+        classes=10,
+        rows=(50_000, 10_000),
+        source=Files(
+            "cifar_batches",
+            Hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text/*.parquet"),
+            places=("cifar-10", "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+            options={
+                "train": [f"data_batch_{i}" for i in range(1, 6)],
+                "test": "test_batch",
+                "meta": "batches.meta",
+                "label": "labels",
+            },
         ),
-        Hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text/*.parquet"),
-        places=("cifar-10", "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+        defaults=_paper("cifar-cnn", classes_per_client=2, dominant_classes=3),
         class_names=_OBJECTS,
         mean=_CIFAR_MEAN,
         std=_CIFAR_STD,
     ),
-    Source(
-        "cifar100",
-        "CIFAR-100: 60,000 photographs, 32x32 colour, 100 classes",
-        (3, 32, 32),
-        100,
-        (50_000, 10_000),
-        partial(cifar_batches, train=["train"], test="test", meta="meta", label="fine_labels"),
-        Hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100/*.parquet"),
-        places=("cifar-100", "cifar-100-python", "cifar-100-python.tar.gz"),
-        label=("fine_label", "label"),
+    DatasetInfo(
+        name="cifar100",
+        summary="CIFAR-100: 60,000 photographs, 32x32 colour, 100 classes",
+        shape=(3, 32, 32),
+        classes=100,
+        rows=(50_000, 10_000),
+        source=Files(
+            "cifar_batches",
+            Hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100/*.parquet"),
+            places=("cifar-100", "cifar-100-python", "cifar-100-python.tar.gz"),
+            label=("fine_label", "label"),
+            options={"train": ["train"], "test": "test", "meta": "meta", "label": "fine_labels"},
+        ),
+        defaults=_paper("cifar-cnn", classes_per_client=6, dominant_classes=20),
         mean=_CIFAR_MEAN,
         std=_CIFAR_STD,
     ),
-    Source(
-        "cinic10",
-        "CINIC-10: 90,000 training and 90,000 test images, 32x32 colour, 10 classes; its validation part is not used",
-        (3, 32, 32),
-        10,
-        (90_000, 90_000),
-        class_folders,
-        Hub("flwrlabs/cinic10", "8e3c2c337e520de86f32a669bb7dcc9662930502", "data/t*.parquet"),
-        places=("cinic-10", "CINIC-10", "CINIC-10.tar.gz"),
+    DatasetInfo(
+        name="cinic10",
+        summary=(
+            "CINIC-10: 90,000 training and 90,000 test images, 32x32 colour, 10 classes; "
+            "its validation part is not used"
+        ),
+        shape=(3, 32, 32),
+        classes=10,
+        rows=(90_000, 90_000),
+        source=Files(
+            "class_folders",
+            Hub("flwrlabs/cinic10", "8e3c2c337e520de86f32a669bb7dcc9662930502", "data/t*.parquet"),
+            places=("cinic-10", "CINIC-10", "CINIC-10.tar.gz"),
+        ),
+        defaults=_paper("cifar-cnn", classes_per_client=2, dominant_classes=3),
+        class_names=_OBJECTS,
         mean=(0.47889522, 0.47227842, 0.43047404),
         std=(0.24205776, 0.23828046, 0.25874835),
-        class_names=_OBJECTS,
     ),
-    Source(
-        "tiny-imagenet",
-        "Tiny-ImageNet: 100,000 training and 10,000 validation images, 64x64 colour, 200 classes",
-        (3, 64, 64),
-        200,
-        (100_000, 10_000),
-        tiny_imagenet,
-        _TINY_HUB,
-        places=_TINY_PLACES,
+    DatasetInfo(
+        name="tiny-imagenet",
+        summary="Tiny-ImageNet: 100,000 training and 10,000 validation images, 64x64 colour, 200 classes",
+        shape=(3, 64, 64),
+        classes=200,
+        rows=(100_000, 10_000),
+        source=Files("tiny_imagenet", _TINY_HUB, places=_TINY_PLACES),
+        defaults=_paper("resnet8", classes_per_client=10, dominant_classes=40),
         mean=_HALF,
         std=_HALF,
     ),
-    Source(
-        "tiny-imagenet-32",
-        "Tiny-ImageNet averaged down to 32x32: four times cheaper, and the size that the paper names",
-        (3, 32, 32),
-        200,
-        (100_000, 10_000),
-        partial(tiny_imagenet, reduce=2),
-        _TINY_HUB,
-        places=("tiny-imagenet", "tiny_imagenet", *_TINY_PLACES),
-        reduce=2,
+    DatasetInfo(
+        name="tiny-imagenet-32",
+        summary="Tiny-ImageNet averaged down to 32x32: four times cheaper, and the size that the paper names",
+        shape=(3, 32, 32),
+        classes=200,
+        rows=(100_000, 10_000),
+        source=Files(
+            "tiny_imagenet",
+            _TINY_HUB,
+            places=("tiny-imagenet", "tiny_imagenet", *_TINY_PLACES),
+            reduce=2,
+            options={"reduce": 2},
+        ),
+        defaults=_paper("resnet8", classes_per_client=10, dominant_classes=40),
         mean=_HALF,
         std=_HALF,
     ),
-    Source(
-        "fashion-mnist",
-        "Fashion-MNIST: 70,000 pictures of clothing, 28x28 grey, 10 classes",
-        (1, 28, 28),
-        10,
-        (60_000, 10_000),
-        partial(idx_files, train="train", test="t10k"),
-        Hub("zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist/*.parquet"),
-        places=("fashion", "FashionMNIST"),
+    DatasetInfo(
+        name="fashion-mnist",
+        summary="Fashion-MNIST: 70,000 pictures of clothing, 28x28 grey, 10 classes",
+        shape=(1, 28, 28),
+        classes=10,
+        rows=(60_000, 10_000),
+        source=_mnist(_FASHION_HUB, "fashion", "FashionMNIST"),
+        defaults=Defaults(model="emnist-cnn"),
     ),
-    Source(
-        "mnist",
-        "MNIST: 70,000 handwritten digits, 28x28 grey, 10 classes",
-        (1, 28, 28),
-        10,
-        (60_000, 10_000),
-        partial(idx_files, train="train", test="t10k"),
-        Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"),
-        places=("MNIST",),
+    DatasetInfo(
+        name="mnist",
+        summary="MNIST: 70,000 handwritten digits, 28x28 grey, 10 classes",
+        shape=(1, 28, 28),
+        classes=10,
+        rows=(60_000, 10_000),
+        source=_mnist(Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"), "MNIST"),
+        defaults=Defaults(model="emnist-cnn"),
         class_names=_DIGITS,
     ),
 )
 
-SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
+DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _ALL}
+
+
+def defaults_of(dataset: str) -> Defaults:
+    """The default settings of a run on `dataset`: those of its entry, or of own data where it has none."""
+    return DATASETS[dataset].defaults if dataset in DATASETS else OWN

@@ -8,6 +8,16 @@ import numpy as np
 from feddwa.errors import InputError
 
 
+class NamedClients:
+    """Names of clients, where the data have them: of tables, figures, reports and errors."""
+
+    client_names: tuple[str, ...]
+
+    def client_name(self, client: int) -> str:
+        """The name of a client, its number where it has none."""
+        return self.client_names[client] if self.client_names else str(client)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Samples of one task: the original training rows first, then the original test rows."""

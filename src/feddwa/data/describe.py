@@ -9,7 +9,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from feddwa.data.dataset import Dataset
+from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.data.labels import short
 from feddwa.data.partition import Partition
 from feddwa.errors import InputError
@@ -19,7 +19,7 @@ MOST_NAMES = 100  # of clients along the side of a picture; of more clients some
 
 
 @dataclass(frozen=True)
-class Description:
+class Description(NamedClients):
     """Labels as the clients see them (relabelled where the partition relabels)."""
 
     train_counts: np.ndarray  # (N, C) training rows of each class
@@ -29,10 +29,6 @@ class Description:
     turns: np.ndarray | None
     relabel: np.ndarray | None
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
-
-    def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none: what tables, figures and reports call it."""
-        return self.client_names[client] if self.client_names else str(client)
 
     @property
     def counts(self) -> np.ndarray:

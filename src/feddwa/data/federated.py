@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa.data.dataset import Dataset
+from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.data.partition import Partition
 
 
@@ -28,7 +28,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class FederatedData:
+class FederatedData(NamedClients):
     """All clients' samples on one device, gathered by index inside the training program: no loader, no copies."""
 
     x: Tensor  # (n, *shape) uint8, float or int64
@@ -43,10 +43,6 @@ class FederatedData:
     def clients(self) -> int:
         """The number of clients, N."""
         return len(self.splits["train"].sizes)
-
-    def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
-        return self.client_names[client] if self.client_names else str(client)
 
     @property
     def device(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""A folder, a zip or a tar archive, read the same way: names in a fixed order, and the bytes behind a name."""
+"""Folders and archives, read the same way: names in a fixed order, and the bytes behind a name."""
 
 import gzip
 import hashlib
@@ -7,6 +7,7 @@ import os
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from feddwa.errors import InputError
 _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
 LONGEST = 200  # characters of another's message: some quote half a file
+DEEPEST = 3  # folders below that of own data: <split>/<client>/<class>
+OTHERS = 1000  # files of other kinds that are passed over; a folder with more of them is not a folder of data
+_HIDDEN = (".", "__MACOSX")
 
 
 def first_line(error: Exception) -> str:
@@ -38,7 +42,7 @@ class Tree:
     def names(self) -> list[str]:
         """All files of the tree; hidden ones are left out."""
         found = [name for name, _, _ in self._listing] if self._archive is None else list(self._archive)
-        return sorted(name for name in found if not any(part.startswith((".", "__MACOSX")) for part in name.split("/")))
+        return sorted(name for name in found if not any(part.startswith(_HIDDEN) for part in name.split("/")))
 
     def read(self, name: str) -> bytes:
         """The bytes of a file; one that ends in .gz is unpacked."""
@@ -92,3 +96,60 @@ class Tree:
     @cached_property
     def _zip(self) -> zipfile.ZipFile:
         return zipfile.ZipFile(self.path)
+
+
+class Folder(Tree):
+    """A folder of own data: its files with given suffixes, found without getting lost on a whole disk."""
+
+    def __init__(self, path: Path, suffixes: tuple[str, ...]) -> None:
+        super().__init__(path)
+        self._suffixes = suffixes
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Files with the suffixes, or an error where the folder is deeper or fuller than a folder of data is."""
+        found, others = [], 0
+        for name in self._walk("", 0):
+            if name.lower().endswith(self._suffixes):
+                found.append(name)
+            else:
+                others += 1
+            if others > OTHERS:
+                raise InputError(
+                    f"--dataset {self.path}: holds more than {OTHERS:,} files that are no data; give the folder that "
+                    "holds the data alone"
+                )
+        return sorted(found)
+
+    def content_key(self, names: list[str]) -> str:
+        """16 hex digits of the names and bytes of some files: the same exactly where both are the same."""
+        digest = hashlib.sha256()
+        for name in names:
+            data = self.read(name)
+            digest.update(f"{len(name)} {len(data)} ".encode() + os.fsencode(name))
+            digest.update(data)
+        return digest.hexdigest()[:16]
+
+    def _walk(self, folder: str, depth: int) -> Iterator[str]:
+        """The regular files below a folder, those of the folder itself first; hidden ones are left out."""
+        try:
+            with os.scandir(self.path / folder) as listing:
+                entries = sorted((each for each in listing if not each.name.startswith(_HIDDEN)), key=lambda e: e.name)
+        except OSError as error:
+            raise InputError(f"--dataset {self.path}: {folder or 'it'} cannot be read ({error.strerror})") from None
+        inner = []
+        for entry in entries:
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                inner.append(name)
+            elif entry.is_file() or not name.lower().endswith(self._suffixes):
+                yield name
+            else:  # a pipe would be waited for, and a link may lead nowhere
+                raise InputError(f"--dataset {self.path}: {name} is not a regular file")
+        if inner and depth == DEEPEST:
+            raise InputError(
+                f"--dataset {self.path}: {inner[0]} is too deep; images are in <class>/ or <client>/<class>/ folders, "
+                "below train/ and test/ where they are split"
+            )
+        for name in inner:
+            yield from self._walk(name, depth + 1)

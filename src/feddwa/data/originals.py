@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feddwa.data.dataset import hold_out
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.errors import InputError
@@ -17,10 +18,21 @@ from feddwa.errors import InputError
 class Raw(NamedTuple):
     """What a reader gives: training rows first, then test rows."""
 
-    x: np.ndarray  # (n, C, H, W) uint8
+    x: np.ndarray  # (n, C, H, W) uint8, of digits float32
     y: np.ndarray  # (n,) int64
     train_count: int
     class_names: tuple[str, ...] = ()
+
+
+def digits() -> Raw:
+    """Scikit-learn's digits with a fixed stratified 80/20 split; no file, no network."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    labels = labels.astype(np.int64)
+    order, train_count = hold_out(np.zeros(len(labels), dtype=np.int64), labels)
+    images = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 in the file; sixteenths are exact in float32
+    return Raw(images[order], labels[order], train_count)
 
 
 def cifar_batches(
@@ -112,10 +124,10 @@ def _idx(tree: Tree, name: str) -> np.ndarray:
     return values.reshape(axes)
 
 
-def class_folders(tree: Tree, shape: tuple[int, ...], train: str = "train", test: str = "test") -> Raw | None:
+def class_folders(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
     """Images under <split>/<class>/, as CINIC-10 has them; further splits are left alone."""
     rows = [(parts[-3], parts[-2], name) for name in _images(tree) if len(parts := name.split("/")) >= 3]
-    return _from_rows(tree, shape, [row for row in rows if row[0] in (train, test)], train, 1)
+    return _from_rows(tree, shape, [row for row in rows if row[0] in ("train", "test")])
 
 
 def tiny_imagenet(tree: Tree, shape: tuple[int, ...], reduce: int = 1) -> Raw | None:
@@ -137,25 +149,23 @@ def tiny_imagenet(tree: Tree, shape: tuple[int, ...], reduce: int = 1) -> Raw | 
             rows.append(("val", wnid_of[parts[-1]], name))
         elif len(folders) >= 2 and folders[-2] in ("train", "val"):
             rows.append((folders[-2], folders[-1], name))
-    return _from_rows(tree, shape, rows, "train", reduce)
+    return _from_rows(tree, shape, rows, reduce)
 
 
 def _images(tree: Tree) -> list[str]:
     return [name for name in tree.names if name.lower().endswith(SUFFIXES)]
 
 
-def _from_rows(
-    tree: Tree, shape: tuple[int, ...], rows: list[tuple[str, str, str]], train: str, reduce: int
-) -> Raw | None:
+def _from_rows(tree: Tree, shape: tuple[int, ...], rows: list[tuple[str, str, str]], reduce: int = 1) -> Raw | None:
     """Decode (split, class, file) rows, the training rows first; classes are numbered in sorted order."""
     if not rows:
         return None
-    rows = sorted(rows, key=lambda row: (row[0] != train, row[2]))
-    names = sorted({row[1] for row in rows if row[0] == train})
+    rows = sorted(rows, key=lambda row: (row[0] != "train", row[2]))
+    names = sorted({row[1] for row in rows if row[0] == "train"})
     number = {name: i for i, name in enumerate(names)}
     strange = [row for row in rows if row[1] not in number]
     if strange:
-        raise InputError(f"{tree.where(strange[0][2])}: class {strange[0][1]!r} has no {train} images")
+        raise InputError(f"{tree.where(strange[0][2])}: class {strange[0][1]!r} has no train images")
     x = decode(((tree.where(name), tree.read(name)) for _, _, name in rows), len(rows), shape, reduce)
     y = np.array([number[row[1]] for row in rows], dtype=np.int64)
-    return Raw(x, y, sum(row[0] == train for row in rows), tuple(names))
+    return Raw(x, y, sum(row[0] == "train" for row in rows), tuple(names))

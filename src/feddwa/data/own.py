@@ -7,8 +7,7 @@ import numpy as np
 
 from feddwa.data import cache, labels, tables
 from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.files import first_line
-from feddwa.data.folders import Folder
+from feddwa.data.files import Folder, first_line
 from feddwa.data.images import SUFFIXES, decode, shape_of
 from feddwa.errors import InputError
 
@@ -223,11 +222,10 @@ def _from_images(folder: Folder) -> Dataset:
     if depths not in ({1}, {2}):
         raise InputError(f"--dataset {folder.path}: images must all be in <class>/ or all in <client>/<class>/ folders")
     client = np.array([part[0] for part in parts]) if depths == {2} else None
-    name = folder.path.resolve().name
-    entry, key = f"own-{name}", folder.fingerprint(files)  # never mistaken for a named dataset
-    if (known := cache.find(entry, key)) is not None:
+    name, key = f"own-{folder.path.resolve().name}", folder.content_key(files)  # never mistaken for a named dataset
+    if (known := cache.find(name, key)) is not None:
         return known
     shape = shape_of(folder.where(files[0]), folder.read(files[0]))
     x = decode(((folder.where(file), folder.read(file)) for file in files), len(files), shape)
     dataset = assemble(name, x, np.array([part[-1] for part in parts]), client, is_test)
-    return cache.store(entry, key, dataset)
+    return cache.store(name, key, dataset)

@@ -1,25 +1,26 @@
 """The one entry to the partition schemes: build from parameters, draw, validate."""
 
+import dataclasses
+import inspect
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from feddwa.data.catalogue import defaults_of
 from feddwa.data.dataset import Dataset
-from feddwa.data.schemes.base import Partition, Scheme
+from feddwa.data.schemes.base import Partition, Reads, Scheme
 from feddwa.data.schemes.dirichlet import Dirichlet
-from feddwa.data.schemes.foreign import adopt
 from feddwa.data.schemes.groups import Groups
-from feddwa.data.schemes.natural import Natural
 from feddwa.data.schemes.pathological import Pathological
-from feddwa.data.schemes.shift import Iid, LabelPermutation, Rotations
+from feddwa.data.schemes.plain import Iid, Natural
+from feddwa.data.schemes.shift import LabelPermutation, Rotations
 from feddwa.errors import InputError, require
 from feddwa.params import build
-from feddwa.plugins import Registry
+from feddwa.plugins import Registry, Unfit, check_arguments, label
 
-__all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "check", "make"]
+__all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "by_owners", "check", "make", "make_scheme"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -30,58 +31,78 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "label-permutation": LabelPermutation,
     "natural": Natural,
 }
+ARGUMENTS = ("labels", "train_count", "clients", "rng")  # of a scheme, and of a function that stands for one
+
+
+def adopt(scheme: Any) -> type[Scheme]:
+    """A scheme as a class whose fields are its hyper-parameters; raises Unfit where it cannot be one."""
+    if inspect.isfunction(scheme):
+        return _class_of(scheme)
+    if not (inspect.isclass(scheme) and dataclasses.is_dataclass(scheme)):
+        valid = f"a function of ({', '.join(ARGUMENTS)}) or a frozen dataclass that can be called so"
+        raise Unfit(f"is a {type(scheme).__name__}, must be {valid}")
+    if getattr(scheme, "reads", None) not in get_args(Reads):
+        raise Unfit(f"has no `reads`, what of the data it depends on; must be one of {', '.join(get_args(Reads))}")
+    for field in dataclasses.fields(scheme):
+        if field.default is dataclasses.MISSING:
+            raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
+    check_arguments(scheme.__call__, ("self", *ARGUMENTS), "__call__")
+    return scheme if issubclass(scheme, Scheme) else type(scheme.__name__, (scheme, Scheme), {})
+
+
+def _class_of(function: Any) -> type[Scheme]:
+    """A function (labels, train_count, clients, rng, KEY: TYPE = DEFAULT, ...): the further arguments are fields."""
+    check_arguments(function, ARGUMENTS, function.__name__)
+    further = list(inspect.signature(function).parameters.values())[len(ARGUMENTS) :]
+    for each in further:
+        if each.default is each.empty or each.annotation is each.empty:
+            raise Unfit(f"its argument {each.name} must have a type and a default, such as {each.name}: float = 1.0")
+
+    def call(self: Any, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+        return function(labels, train_count, clients, rng, **vars(self))  # type: ignore[no-any-return]
+
+    fields = [
+        (each.name, inspect.get_annotations(function, eval_str=True)[each.name], each.default) for each in further
+    ]
+    members = {"reads": "nothing", "__call__": call, "__doc__": function.__doc__}
+    return dataclasses.make_dataclass(function.__name__, fields, bases=(Scheme,), namespace=members, frozen=True)
+
+
 REGISTRY: Registry[type[Scheme]] = Registry("partition", PARTITIONS, adopt)
 
-# The paper's class counts. EMNIST is not in the authors' code, so there the paper's text is all there is to follow.
-PAPER_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "pathological": {
-        "emnist": {"variant": "classes", "classes_per_client": 4},
-        "cifar10": {"classes_per_client": 2},
-        "cinic10": {"classes_per_client": 2},
-        "cifar100": {"classes_per_client": 6},
-        "tiny-imagenet": {"classes_per_client": 10},
-        "tiny-imagenet-32": {"classes_per_client": 10},
-    },
-    "groups": {
-        "cifar10": {"dominant_classes": 3},
-        "cinic10": {"dominant_classes": 3},
-        "cifar100": {"dominant_classes": 20},
-        "tiny-imagenet": {"dominant_classes": 40},
-        "tiny-imagenet-32": {"dominant_classes": 40},
-    },
-}
 
-# Hyper-parameters that one variant of a scheme has and the other does not look at.
-VARIANT_OF: dict[str, dict[str, str]] = {
-    "pathological": {"shards_per_client": "shards", "classes_per_client": "classes", "amounts": "classes"},
-    "groups": {"dominant_classes": "classes"},
-}
+def make_scheme(name: str, params: Mapping[str, Any], dataset: str) -> Scheme:
+    """The scheme `name` with the hyper-parameters given, for the rest those of the dataset's entry or its own."""
+    kind, what = REGISTRY.find(name), f"partition {label(name)}"
+    usual = defaults_of(dataset).schemes.get(name, {})
+    scheme = build(kind, {**usual, **params}, what)
+    scheme.check_variant(build(kind, usual, what))
+    return scheme
 
 
 def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, seed: int) -> Partition:
     """Divide `dataset` among `clients` by the scheme `name` with its hyper-parameters; same seed, same partition."""
-    kind = REGISTRY.find(name)
+    scheme, most = make_scheme(name, params, dataset.name), len(dataset.y) // 2
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
-    enough = f"at most {len(dataset.y) // 2}: each needs a sample to train and one to test; take fewer clients"
-    require(2 * clients <= len(dataset.y), "--clients", clients, enough)
-    defaults = PAPER_DEFAULTS.get(name, {}).get(dataset.name, {})
-    usual, scheme = (build(kind, values, f"partition {name}") for values in (defaults, {**defaults, **params}))
-    for key, variant in VARIANT_OF.get(name, {}).items():
-        if vars(scheme)["variant"] != variant and vars(scheme)[key] != vars(usual)[key]:
-            raise InputError(f"--param {key}: only variant={variant} has it; give --param variant={variant} as well")
-    rng = np.random.default_rng([seed, zlib.crc32(b"partition")])
+    enough = f"at most {most}: each needs a sample to train and one to test; take fewer clients"
+    require(clients <= most, "--clients", clients, enough)
     column = _column(name, scheme, dataset)
-    most = len(dataset.y) // 2
-    require(clients <= most, "--clients", clients, f"at most {most:,}: each needs a sample to train and one to test")
+    scheme.check(dataset, clients)
+    rng = np.random.default_rng([seed, zlib.crc32(b"partition")])
     partition = scheme(column, dataset.train_count, clients, rng)
     made = f"{type(partition).__name__} of {getattr(partition, 'train', None) and len(partition.train)} clients"
     right = isinstance(partition, Partition) and len(partition.train) == len(partition.test) == clients
     require(right, f"--partition {name}", made, f"a function that returns a Partition of {clients} clients")
     if scheme.reads == "owners":
-        partition = replace(partition, client_names=dataset.client_names[:clients])
+        partition = dataclasses.replace(partition, client_names=dataset.client_names[:clients])
     check(partition, dataset)
     return partition
+
+
+def by_owners(name: str) -> bool:
+    """Whether the clients of the partition `name` are the data's owners, so that the data decide how many there are."""
+    return REGISTRY.find(name).reads == "owners"
 
 
 def default_for(dataset: Dataset) -> str:
@@ -99,7 +120,8 @@ def _column(name: str, scheme: Scheme, dataset: Dataset) -> np.ndarray:
             raise InputError(f"--partition {name}: dataset {dataset.name} has no client column")
         return dataset.client
     if scheme.reads == "labels" and (not dataset.classes or dataset.y.ndim != 1):
-        raise InputError(f"--partition {name}: {dataset.name} has no class labels; valid: iid, rotations, natural")
+        valid = ", ".join(other for other, kind in PARTITIONS.items() if kind.reads != "labels")
+        raise InputError(f"--partition {name}: {dataset.name} has no class labels; valid: {valid}")
     square = len(dataset.shape) == 3 and dataset.shape[1] == dataset.shape[2]
     if scheme.reads == "images" and not square:
         raise InputError(f"--partition {name}: wants square images (C, H, H), {dataset.name} has shape {dataset.shape}")

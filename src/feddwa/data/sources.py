@@ -2,28 +2,25 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from feddwa.data import cache, hub, own, tables
-from feddwa.data.catalogue import SOURCES, Source
-from feddwa.data.dataset import Dataset, hold_out
-from feddwa.data.files import Tree
+from feddwa.data import cache, originals, own, tables
+from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
+from feddwa.data.dataset import Dataset
+from feddwa.data.files import Tree, first_line
 from feddwa.data.images import decode
 from feddwa.data.originals import Raw
 from feddwa.errors import InputError, require
 from feddwa.plugins import Registry, Unfit, accepted
 
-DATASETS: dict[str, str] = {
-    "digits": "1,797 handwritten digits, 8x8 grey, 10 classes; installed with scikit-learn",
-    **{name: source.summary for name, source in SOURCES.items()},
-}
+Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; what outside code really returns is checked
 
 
-def adopt(function: Any) -> Callable[[str | None], Dataset]:
+def adopt(function: Any) -> Loader:
     """A function from outside the package as a dataset; it is given `data_dir` if it names it."""
     if not callable(function) or isinstance(function, type):
         raise Unfit(f"is a {type(function).__name__}, must be a function that returns a feddwa.data.dataset.Dataset")
@@ -31,104 +28,102 @@ def adopt(function: Any) -> Callable[[str | None], Dataset]:
     return lambda data_dir: function(**dict.fromkeys(names, data_dir))
 
 
-REGISTRY: Registry[Any] = Registry("dataset", DATASETS, adopt)
+REGISTRY: Registry[DatasetInfo | Loader] = Registry("dataset", DATASETS, adopt)
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
-    if name == "digits":
-        return digits()
-    if name in SOURCES:
-        return _named(SOURCES[name], data_dir or os.environ.get("FEDDWA_DATA"))
-    if Path(name).exists():
+    if name not in DATASETS and Path(name).exists():
         return own.load_own(name)
-    if REGISTRY.knows(name):
-        return _foreign(name, data_dir)
-    valid = ", ".join(REGISTRY)
-    raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
-
-
-def _foreign(name: str, data_dir: str | Path | None) -> Dataset:
-    """What a function from outside the package returns."""
-    made = REGISTRY.find(name)(data_dir or os.environ.get("FEDDWA_DATA"))
+    if not REGISTRY.knows(name):
+        valid = ", ".join(REGISTRY)
+        raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+    found, data_dir = REGISTRY.find(name), data_dir or os.environ.get("FEDDWA_DATA")
+    if isinstance(found, DatasetInfo):
+        return _named(found, data_dir)
+    made = found(data_dir)
     require(isinstance(made, Dataset), f"--dataset {name}", type(made).__name__, "a function that returns a Dataset")
     return made  # type: ignore[no-any-return]  # checked above
 
 
-def digits() -> Dataset:
-    """Scikit-learn's digits with a fixed stratified 80/20 split; no file, no network."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int64)
-    order, train_count = hold_out(np.zeros(len(labels), dtype=np.int64), labels)
-    images = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 in the file; sixteenths are exact in float32
-    return Dataset("digits", images[order], labels[order], train_count, 10, class_names=tuple("0123456789"))
-
-
-def _named(source: Source, data_dir: str | Path | None) -> Dataset:
+def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
+    """A dataset of the catalogue."""
+    if isinstance(info.source, str):
+        return _dataset(info, getattr(originals, info.source)(), info.name)
     tried = []
     if data_dir is None:
         tried.append("--data-dir and FEDDWA_DATA (not set)")
     else:
-        places = _places(source, Path(data_dir))
+        places = _places(info, Path(data_dir))
         for place in places:
-            if place.exists() and (dataset := _from_files(source, place)) is not None:
+            if place.exists() and (dataset := _from_files(info, info.source, place)) is not None:
                 return dataset
         tried.append(f"{data_dir} (nothing readable under {', '.join(place.name for place in places)})")
-    if (dataset := cache.find(source.name)) is not None:
+    if (dataset := cache.find(info.name)) is not None:
         return dataset
     tried.append(f"cache {cache.root()} (no entry)")
     try:
-        return _from_hub(source)
+        return _from_hub(info, info.source)
     except InputError as error:
-        tried.append(f"hub {source.hub.id} ({error})")
+        tried.append(f"hub {info.source.hub.id} ({error})")
     raise InputError(
-        f"--dataset {source.name}: not found; tried {'; '.join(tried)}. Put its Parquet or original files into "
-        f"DIR/{source.name} and pass --data-dir DIR, or install 'feddwa[hub]' and connect to a network"
+        f"--dataset {info.name}: not found; tried {'; '.join(tried)}. Put its Parquet or original files into "
+        f"DIR/{info.name} and pass --data-dir DIR, or install 'feddwa[hub]' and connect to a network"
     )
 
 
-def _places(source: Source, data_dir: Path) -> list[Path]:
+def _places(info: DatasetInfo, data_dir: Path) -> list[Path]:
     """Where the files may be: under a name of the dataset, or the folder itself where it bears one."""
     if not data_dir.is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
-    names = list(dict.fromkeys([source.name, source.name.replace("-", "_"), *source.places]))
-    return [data_dir / name for name in names] + ([data_dir] if data_dir.name in names else [])
+    return [data_dir / name for name in info.places] + ([data_dir] if data_dir.name in info.places else [])
 
 
-def _from_files(source: Source, place: Path) -> Dataset | None:
+def _from_files(info: DatasetInfo, files: Files, place: Path) -> Dataset | None:
     """From the cache where these very files were decoded before, else decoded now; None where it holds other things."""
     tree = Tree(place)
-    if (known := cache.find(source.name, tree.fingerprint)) is not None:
+    if (known := cache.find(info.name, tree.fingerprint)) is not None:
         return known
-    raw = _read(source, tree)
-    return None if raw is None else cache.store(source.name, tree.fingerprint, _dataset(source, raw, place))
+    raw = _read(info, files, tree)
+    return None if raw is None else cache.store(info.name, tree.fingerprint, _dataset(info, raw, place))
 
 
-def _from_hub(source: Source) -> Dataset:
-    tree = Tree(hub.download(source.hub))
-    raw = _read(source, tree)
+def _from_hub(info: DatasetInfo, files: Files) -> Dataset:
+    tree = Tree(_download(files.hub))
+    raw = _read(info, files, tree)
     if raw is None:
         raise InputError("the files are not there")
     rows = raw.train_count, len(raw.y) - raw.train_count
-    if rows != source.rows:
-        raise InputError(f"got {rows} training and test rows, must be {source.rows}")
-    if source.hub.transposed:
+    if rows != info.rows:
+        raise InputError(f"got {rows} training and test rows, must be {info.rows}")
+    if files.hub.transposed:
         raw = raw._replace(x=np.ascontiguousarray(raw.x.swapaxes(2, 3)))
-    return cache.store(source.name, tree.fingerprint, _dataset(source, raw, tree.path))
+    return cache.store(info.name, tree.fingerprint, _dataset(info, raw, tree.path))
 
 
-def _read(source: Source, tree: Tree) -> Raw | None:
-    shared = tree.path.name.lower() == "emnist" != source.name  # IDX files of all its parts; Parquet there is byclass
-    if tree.path.is_dir() and not shared and (train := tables.split_files(tree.path, "train")):
-        return _parquet(source, train, tables.held_out_files(tree.path))
-    return source.original(tree, source.shape)
+def _download(hub: Hub) -> Path:
+    """The folder with a repository's files, fetched once at its pinned revision and kept by the hub's own cache."""
+    try:
+        fetch = import_module("huggingface_hub").snapshot_download
+    except ImportError:
+        raise InputError("package huggingface_hub is not installed: pip install 'feddwa[hub]'") from None
+    try:
+        return Path(fetch(hub.id, repo_type="dataset", revision=hub.revision, allow_patterns=hub.files))
+    except Exception as error:  # no network, no such revision, no space: all of them mean "not from here"
+        raise InputError(f"cannot be fetched ({type(error).__name__}: {first_line(error)})") from None
 
 
-def _parquet(source: Source, train: list[Path], test: list[Path]) -> Raw:
+def _read(info: DatasetInfo, files: Files, tree: Tree) -> Raw | None:
+    """The rows in a tree, from Parquet or in the authors' form; None where it holds other things."""
+    if tree.path.is_dir() and tree.path.name not in files.others and (train := tables.split_files(tree.path, "train")):
+        return _parquet(info, files, train, tables.held_out_files(tree.path))
+    raw: Raw | None = getattr(originals, files.reader)(tree, info.shape, **files.options)
+    return raw
+
+
+def _parquet(info: DatasetInfo, files: Files, train: list[Path], test: list[Path]) -> Raw:
     """The hub's layout: a column of encoded images and a column of labels, in one or more files per split."""
     if not test:
         raise InputError(f"{train[0].parent}: no test split; looked for {', '.join(tables.TEST_SPLITS)}")
@@ -136,20 +131,19 @@ def _parquet(source: Source, train: list[Path], test: list[Path]) -> Raw:
     for file in (*train, *test):
         schema = tables.open_parquet(file).schema_arrow
         image = tables.pick(file, schema.names, tables.IMAGE_COLUMNS, "image")
-        columns.append((file, image, tables.pick(file, schema.names, source.label, "label")))
+        columns.append((file, image, tables.pick(file, schema.names, files.label, "label")))
     y = [tables.integer_labels(file, label) for file, _, label in columns]
     images = (named for file, image, _ in columns for named in tables.encoded_images(file, image))
     names = tables.class_names(train[0], columns[0][2])
     count = sum(map(len, y))
-    x = decode(images, count, source.shape, source.reduce)
+    x = decode(images, count, info.shape, files.reduce)
     return Raw(x, np.concatenate(y), sum(map(len, y[: len(train)])), names)
 
 
-def _dataset(source: Source, raw: Raw, place: Path) -> Dataset:
+def _dataset(info: DatasetInfo, raw: Raw, place: object) -> Dataset:
     """The rows with the facts of the catalogue; the number of classes must agree."""
-    names = raw.class_names or source.class_names
+    names = raw.class_names or info.class_names
     found = max(len(names), int(raw.y.max()) + 1)
-    if found > source.classes or raw.y.min() < 0 or (names and len(names) != source.classes):
-        raise InputError(f"{place}: has {found} classes, {source.name} has {source.classes}")
-    normalised = Dataset(source.name, raw.x, raw.y, raw.train_count, source.classes, class_names=names)
-    return replace(normalised, mean=source.mean, std=source.std)
+    if found > info.classes or raw.y.min() < 0 or (names and len(names) != info.classes):
+        raise InputError(f"{place}: has {found} classes, {info.name} has {info.classes}")
+    return Dataset(info.name, raw.x, raw.y, raw.train_count, info.classes, info.mean, info.std, names)

@@ -46,10 +46,13 @@ def open_parquet(file: Path) -> pq.ParquetFile:
         raise InputError(f"{file}: not a readable Parquet file, truncated or foreign ({first_line(error)})") from None
 
 
-def read_table(file: Path, text: Sequence[str] = ()) -> pa.Table:
-    """A Parquet or CSV file. The columns `text` of a CSV file stay text: "01" is not the number 1."""
+def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
+    """A Parquet or CSV file. The columns `text` of a CSV file stay text: "01" is not the number 1.
+
+    columns: those of a Parquet file that are read; None: all.
+    """
     try:
-        table = _read_csv(file, text) if file.suffix == ".csv" else open_parquet(file).read()
+        table = _read_csv(file, text) if file.suffix == ".csv" else open_parquet(file).read(columns)
     except _UNREADABLE as error:
         raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
     twice = [name for name, count in Counter(table.column_names).items() if count > 1]
@@ -100,10 +103,7 @@ def pick(file: Path, columns: Sequence[str], wanted: Sequence[str], what: str) -
 
 def integer_labels(file: Path, name: str) -> np.ndarray:
     """A label column as int64."""
-    try:
-        column = open_parquet(file).read([name])[name]
-    except _UNREADABLE as error:
-        raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
+    column = read_table(file, columns=[name])[name]
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InputError(f"{file}: label column {name!r} must hold integers without gaps, got {column.type}")
     return np.asarray(column.to_numpy(), dtype=np.int64)

@@ -38,10 +38,6 @@ class Task:
         """The number of clients, N."""
         return len(self.partition.train)
 
-    def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
-        return self.partition.client_name(client)
-
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""
         kept = self.dataset.kept

@@ -7,10 +7,8 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +22,7 @@ from feddwa.data.task import Task
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 from feddwa.experiment import Result
+from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
 from feddwa.plugins import is_reference
 from feddwa.results import runs
@@ -57,7 +56,7 @@ def federate(
         runs.check_free(str(path))
     elif insecure:
         raise InputError(f"--insecure: the run in {path} cannot go on so, its clients belong to keys")
-    task = load_task(dataclasses.replace(config, out=None))
+    task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
     if config.partition is None:
@@ -93,7 +92,10 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         settings["data-dir"] = config.data_dir
     try:
         keys = path / KEYS if (path / KEYS).exists() else None
-        with _terminable(), LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation:
+        with (
+            handling(_interrupt, signal.SIGTERM),
+            LocalFederation(folder, nodes, settings, insecure, keys=keys) as federation,
+        ):
             _watch(federation, config, observe)
     except RuntimeError:
         raise  # its text names the folder of the logs, which is therefore kept
@@ -102,6 +104,11 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
         raise
     shutil.rmtree(folder)
     shutil.rmtree(path / KEYS, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    """Treat SIGTERM like Ctrl-C, so that the started processes are stopped first."""
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _keep_keys(federation: "LocalFederation", folder: Path) -> None:
@@ -148,16 +155,3 @@ def _models(path: Path) -> Rows:
     files = sorted((path / NODES / federation).glob("*/client-*.safetensors"), key=lambda file: file.name)
     each = [load_file(file) for file in files]
     return {name: torch.stack([one[name] for one in each]) for name in each[0]}
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that the started processes are stopped first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 MARK = "FEDDWA_TRY"  # environment variable by which children and their descendants are found
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+Handler = signal.Handlers | Callable[[int, FrameType | None], Any]  # as signal.signal takes it
 
 
 class Processes:
@@ -58,7 +61,7 @@ class Processes:
 
     def stop(self) -> None:
         """End all processes and their descendants; signals that arrive meanwhile are ignored."""
-        with _undisturbed():
+        with handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
             self._stop()
 
     def _stop(self) -> None:
@@ -90,17 +93,17 @@ class Processes:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM; possible in the main thread only."""
+def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Handle some signals in another way while the context is open; possible in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 def free_port() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
+from torch.nn import functional as F
 
 from feddwa import __version__
 from feddwa.flower import codec
@@ -96,15 +97,10 @@ class Registry:
 
     def _extend(self, clients: int, classes: int) -> None:
         """Grow the tensors to `clients` rows; new rows are 0."""
-
-        def longer(old: Tensor, *shape: int) -> Tensor:
-            new = torch.zeros(shape, dtype=torch.int64)
-            new[: len(old)] = old
-            return new
-
-        if clients > self.clients:
-            self.labels = longer(self.labels.reshape(self.clients, classes), clients, classes)
-            self.train, self.test = longer(self.train, clients), longer(self.test, clients)
+        more = clients - self.clients
+        if more > 0:
+            self.labels = F.pad(self.labels.reshape(self.clients, classes), (0, 0, 0, more))
+            self.train, self.test = F.pad(self.train, (0, more)), F.pad(self.test, (0, more))
 
     def tree(self) -> dict[str, Tensor]:
         """The tensors, for a checkpoint."""

@@ -27,7 +27,7 @@ from feddwa.build import load_task
 from feddwa.data import own, sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, Split
-from feddwa.data.partition import Partition
+from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
@@ -75,7 +75,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
     allowed = os.path.abspath(str(values["dataset"])) if "dataset" in values else None
     if not sources.REGISTRY.knows(config.dataset) and os.path.abspath(config.dataset) != allowed:
         raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
-    task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir"), out=None))
+    task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir")))
     place, parts = int(values["partition-id"]), int(values["num-partitions"])
     if not 0 <= place < parts <= task.clients:
         raise Refusal(f"node config: partition {place} of {parts}, for {task.clients} clients")
@@ -88,12 +88,9 @@ def _own_task(path: str, names: tuple[str, ...]) -> Task:
     dataset = own.load_own(path)
     if names:
         dataset = _numbered(dataset, names)
-    rows = np.arange(len(dataset.y))
-    owner = np.zeros(len(rows), dtype=np.int64) if dataset.client is None else dataset.client
-    train, test = rows[: dataset.train_count], rows[dataset.train_count :]
-    owners = range(max(1, dataset.owners))
-    shares = [[part[owner[part] == number] for number in owners] for part in (train, test)]
-    return Task(dataset, Partition(shares[0], shares[1], client_names=dataset.client_names))
+    owner = np.zeros(len(dataset.y), dtype=np.int64) if dataset.client is None else dataset.client
+    partition = Natural()(owner, dataset.train_count, max(1, dataset.owners), np.random.default_rng())
+    return Task(dataset, dataclasses.replace(partition, client_names=dataset.client_names))
 
 
 def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:

@@ -102,20 +102,12 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
     wrong = mismatch(expected_signature, signature(upload))
     if wrong:
         raise Malformed(f"upload: {wrong}")
-    ordered: State = {
-        part: {name: upload[part][name] for name in names} for part, names in _parts(expected_signature).items()
-    }
+    ordered: dict[str, dict[str, Tensor]] = {}  # as in the signature: the sender's order must not change the result
+    for key in expected_signature:
+        part, _, name = key.partition("/")
+        ordered.setdefault(part, {})[name] = upload[part][name]
     remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
-
-
-def _parts(expected: Signature) -> dict[str, list[str]]:
-    """part -> names, in the order of the signature: the sender's order must not change the result."""
-    parts: dict[str, list[str]] = {}
-    for key in expected:
-        part, _, name = key.partition("/")
-        parts.setdefault(part, []).append(name)
-    return parts
 
 
 def _score(numbers: dict[str, Tensor], name: str, clients: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from feddwa import models
 from feddwa.algorithms import ALGORITHMS
-from feddwa.data.catalogue import SOURCES
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
@@ -130,11 +130,11 @@ def _second_round(method: str, engine: Engine) -> Costs:
 
 
 def _engine(kind: type[Engine], dataset: str, method: str, clients: int, samples: int) -> Engine:
-    source = SOURCES[dataset]
+    info = DATASETS[dataset]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = models.make(None, source.shape, source.classes, dataset)
-    data = _blank_data(source.shape, source.classes, clients, samples)
+        module = models.make(info.defaults.model, info.shape, info.classes)
+    data = _blank_data(info.shape, info.classes, clients, samples)
     data = ALGORITHMS[method].split(data, np.random.default_rng(0))
     return kind(module, data, Settings())
 

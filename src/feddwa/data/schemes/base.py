@@ -3,17 +3,21 @@
 Inside a scheme the currency is an *owner* array: owner[row] = client, or -1 for a row that nobody has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Self
 
 import numpy as np
+
+from feddwa.data.dataset import Dataset, NamedClients
+from feddwa.errors import InputError, require
 
 Reads = Literal["labels", "owners", "images", "nothing"]  # what of the data a scheme depends on
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(NamedClients):
     """Who has what: row indices into a Dataset, one array per client."""
 
     train: list[np.ndarray]
@@ -23,19 +27,33 @@ class Partition:
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
 
-    def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
-        return self.client_names[client] if self.client_names else str(client)
 
+class Scheme:
+    """A way to divide rows among clients: a frozen dataclass whose fields are its hyper-parameters.
 
-class Scheme(Protocol):
-    """A way to divide rows among clients: a frozen dataclass whose fields are its hyper-parameters."""
+    Its errors are its own: `__post_init__` checks the range of every field, `check` whether they suit the data.
+    """
 
     reads: ClassVar[Reads]
+    variant_of: ClassVar[Mapping[str, str]] = {}  # field -> the only value of the field `variant` that uses it
+
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """Raise InputError where the hyper-parameters do not suit the data or the number of clients."""
+
+    def check_variant(self, usual: Self) -> None:
+        """Raise InputError where a field that the chosen variant does not use differs from that of `usual`."""
+        for name, variant in self.variant_of.items():
+            if vars(self)["variant"] != variant and vars(self)[name] != vars(usual)[name]:
+                raise InputError(
+                    f"--param {name}: only variant={variant} has it; give --param variant={variant} as well"
+                )
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Divide rows [0, train_count) as training and the rest as test rows; pure function of its arguments."""
-        ...
+        """Divide rows [0, train_count) as training and the rest as test rows; pure function of its arguments.
+
+        labels: (n,), of a scheme that reads "owners" the number of each row's owner.
+        """
+        raise NotImplementedError
 
 
 def rows_of(owner: np.ndarray, clients: int, first_row: int = 0) -> list[np.ndarray]:
@@ -74,6 +92,17 @@ def split_pooled(owner: np.ndarray, clients: int, share: float, rng: np.random.G
         test.append(np.sort(mixed[:cut]))
         train.append(np.sort(mixed[cut:]))
     return Partition(train, test)
+
+
+def check_groups(groups: int, clients: int) -> None:
+    """Raise InputError where there are fewer clients than hidden groups."""
+    require(groups <= clients, "--param groups", groups, f"at most the {clients} clients")
+
+
+def check_classes(field: str, value: int, labels: np.ndarray) -> None:
+    """Raise InputError where `value` classes are more than there are among `labels`."""
+    classes = int(labels.max()) + 1
+    require(value <= classes, f"--param {field}", value, f"at most {classes}, the classes of the data")
 
 
 def block_groups(clients: int, groups: int) -> np.ndarray:

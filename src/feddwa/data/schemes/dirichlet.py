@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, hand_out, split_pooled
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes.base import Partition, Reads, Scheme, hand_out, split_pooled
 from feddwa.errors import InputError, require
 
 MAX_TRIES = 20_000  # CIFAR-10, 100 clients, alpha 0.07 succeeds about once in a thousand; this many take two seconds
@@ -13,7 +14,7 @@ BATCH = 256  # tries drawn at once
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Scheme):
     """Each class goes to the clients in shares drawn from Dir(alpha); training and test rows are pooled, then split."""
 
     reads: ClassVar[Reads] = "labels"
@@ -32,10 +33,14 @@ class Dirichlet:
         require(self.min_samples >= 2, "--param min_samples", self.min_samples, "at least 2 (train and test)")
         require(0 < self.test_share < 1, "--param test_share", self.test_share, "between 0 and 1")
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be `min_samples` rows for every client."""
+        rows = len(dataset.y)
+        valid = f"at most {rows // clients}: {rows} rows, {clients} clients"
+        require(self.min_samples * clients <= rows, "--param min_samples", self.min_samples, valid)
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Draw counts until every client has enough, then draw the rows once."""
-        valid = f"at most {len(labels) // clients}: {len(labels)} rows, {clients} clients"
-        require(self.min_samples * clients <= len(labels), "--param min_samples", self.min_samples, valid)
         sizes = np.bincount(labels)
         counts = self._first_valid(sizes, clients, rng)
         return split_pooled(hand_out(labels, counts, rng), clients, self.test_share, rng)

@@ -1,19 +1,23 @@
 """Practical setting 1: groups of clients that share dominant classes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, block_groups, deal, draw_classes, hand_out, rows_of
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes import base
+from feddwa.data.schemes.base import Partition, Reads, Scheme, rows_of
 from feddwa.errors import InputError, require
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Scheme):
     """Most of a client's data come from its group's dominant classes, the rest uniformly from all classes."""
 
     reads: ClassVar[Reads] = "labels"
+    variant_of: ClassVar[Mapping[str, str]] = {"dominant_classes": "classes"}
 
     variant: Literal["chunks", "classes"] = "chunks"
     "dominant data = contiguous label chunks, as the authors' code has it; or drawn classes, as the paper's text has it"
@@ -29,18 +33,23 @@ class Groups:
         require(0 <= self.dominant_share <= 1, "--param dominant_share", self.dominant_share, "between 0 and 1")
         require(self.dominant_classes >= 1, "--param dominant_classes", self.dominant_classes, "at least 1")
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be a client for every group, and the classes that a group draws."""
+        base.check_groups(self.groups, clients)
+        if self.variant == "classes":
+            base.check_classes("dominant_classes", self.dominant_classes, dataset.y)
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Divide training and test rows by the same rule."""
-        require(self.groups <= clients, "--param groups", self.groups, f"at most the {clients} clients")
         train, test = labels[:train_count], labels[train_count:]
         if self.variant == "chunks":
             # The authors' blocks: N // G clients each, the last group takes the remainder.
             groups = np.minimum(np.arange(clients) // (clients // self.groups), self.groups - 1)
             owners = [self._chunks(part, groups, rng) for part in (train, test)]
         else:
-            groups = block_groups(clients, self.groups)
+            groups = base.block_groups(clients, self.groups)
             mix = self._mix(groups, int(labels.max()) + 1, rng)
-            owners = [hand_out(part, counts_for(mix, part), rng) for part in (train, test)]
+            owners = [base.hand_out(part, counts_for(mix, part), rng) for part in (train, test)]
         train_owner, test_owner = owners
         return Partition(rows_of(train_owner, clients), rows_of(test_owner, clients, train_count), groups=groups)
 
@@ -50,17 +59,15 @@ class Groups:
         dominant, uniform = np.split(mixed, [int(self.dominant_share * len(labels))])
         by_label = dominant[np.argsort(labels[dominant], kind="stable")]
         owner = np.empty(len(labels), dtype=np.int64)
-        owner[uniform] = deal(len(uniform), len(groups), rng)
+        owner[uniform] = base.deal(len(uniform), len(groups), rng)
         for g, chunk in enumerate(np.array_split(by_label, self.groups)):
             members = np.flatnonzero(groups == g)
-            owner[chunk] = members[deal(len(chunk), len(members), rng)]
+            owner[chunk] = members[base.deal(len(chunk), len(members), rng)]
         return owner
 
     def _mix(self, groups: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
         """(N, C) label distribution of each client: dominant classes drawn per group, disjoint as far as possible."""
-        valid = f"at most {classes}, the classes of the data"
-        require(self.dominant_classes <= classes, "--param dominant_classes", self.dominant_classes, valid)
-        dominant = draw_classes(self.groups, self.dominant_classes, classes, rng)[groups]
+        dominant = base.draw_classes(self.groups, self.dominant_classes, classes, rng)[groups]
         mix: np.ndarray = self.dominant_share * dominant / self.dominant_classes + (1 - self.dominant_share) / classes
         return mix
 

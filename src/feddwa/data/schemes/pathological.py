@@ -1,19 +1,26 @@
 """The pathological setting: few classes per client (facts of the paper's first setting)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, draw_classes, hand_out, rows_of
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes.base import Partition, Reads, Scheme, check_classes, draw_classes, hand_out, rows_of
 from feddwa.errors import InputError, require
 
 
 @dataclass(frozen=True)
-class Pathological:
+class Pathological(Scheme):
     """Few classes per client, without group structure."""
 
     reads: ClassVar[Reads] = "labels"
+    variant_of: ClassVar[Mapping[str, str]] = {
+        "shards_per_client": "shards",
+        "classes_per_client": "classes",
+        "amounts": "classes",
+    }
 
     variant: Literal["shards", "classes"] = "shards"
     "shards of label-sorted rows, as the authors' code has it; or exactly so many classes, as the paper's text has it"
@@ -28,6 +35,15 @@ class Pathological:
         require(self.shards_per_client >= 1, "--param shards_per_client", self.shards_per_client, "at least 1")
         require(self.classes_per_client >= 1, "--param classes_per_client", self.classes_per_client, "at least 1")
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be a row for every shard, or the classes that a client draws."""
+        if self.variant == "classes":
+            check_classes("classes_per_client", self.classes_per_client, dataset.y[: dataset.train_count])
+        else:
+            most = dataset.train_count // clients
+            valid = f"at most {most}: {dataset.train_count} training rows, {clients} clients"
+            require(self.shards_per_client <= most, "--param shards_per_client", self.shards_per_client, valid)
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Divide by shards or by classes; a client's test rows follow its training rows."""
         train, test = labels[:train_count], labels[train_count:]
@@ -40,8 +56,6 @@ class Pathological:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sort by label, cut into equal shards, deal them out; the test rows go the way of the training rows."""
         count = clients * self.shards_per_client
-        valid = f"at most {len(train) // clients}: {len(train)} training rows, {clients} clients"
-        require(count <= len(train), "--param shards_per_client", self.shards_per_client, valid)
         small, larger = divmod(len(train), count)
         cuts = np.arange(1, count) * small + np.minimum(np.arange(1, count), larger)  # as np.array_split cuts
         holder = rng.permutation(np.arange(count) % clients)
@@ -52,8 +66,6 @@ class Pathological:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Exactly so many classes per client, and the same amount of each class or all there is of it."""
         classes = int(train.max()) + 1
-        valid = f"at most {classes}, the classes of the data"
-        require(self.classes_per_client <= classes, "--param classes_per_client", self.classes_per_client, valid)
         held = draw_classes(clients, self.classes_per_client, classes, rng)
         counts = equal_counts if self.amounts == "equal" else even_counts
         supply = (np.bincount(labels, minlength=classes)[:classes] for labels in (train, test))

@@ -1,4 +1,4 @@
-"""Equal label distributions: iid, and two concept shifts that clustered federated learning is tried on."""
+"""Two concept shifts that clustered federated learning is tried on, with equal label distributions."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,23 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from feddwa.data.schemes.base import Partition, Reads, block_groups, deal_both
+from feddwa.data.dataset import Dataset
+from feddwa.data.schemes.base import Partition, Reads, Scheme, block_groups, check_groups, deal_both
 from feddwa.errors import require
 
 
 @dataclass(frozen=True)
-class Iid:
-    """Rows dealt out at random and evenly."""
-
-    reads: ClassVar[Reads] = "nothing"
-
-    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal training and test rows; sizes differ by at most one."""
-        return deal_both(labels, train_count, clients, rng)
-
-
-@dataclass(frozen=True)
-class Rotations:
+class Rotations(Scheme):
     """Labels iid, but group g sees its images turned by g quarter turns: sensors mounted in different orientations."""
 
     reads: ClassVar[Reads] = "images"
@@ -33,15 +23,18 @@ class Rotations:
     def __post_init__(self) -> None:
         require(1 <= self.groups <= 4, "--param groups", self.groups, "1..4 (quarter turns)")
 
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be a client for every group."""
+        check_groups(self.groups, clients)
+
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Deal rows iid; group g is turned g times counter-clockwise."""
-        require(self.groups <= clients, "--param groups", self.groups, f"at most the {clients} clients")
         groups = block_groups(clients, self.groups)
         return replace(deal_both(labels, train_count, clients, rng), groups=groups, turns=groups)
 
 
 @dataclass(frozen=True)
-class LabelPermutation:
+class LabelPermutation(Scheme):
     """Labels iid, but every group names the classes by its own permutation (group 0 keeps the true names)."""
 
     reads: ClassVar[Reads] = "labels"
@@ -52,13 +45,17 @@ class LabelPermutation:
     def __post_init__(self) -> None:
         require(self.groups >= 1, "--param groups", self.groups, "at least 1")
 
-    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal rows iid; relabel by a different random permutation in each group."""
-        require(self.groups <= clients, "--param groups", self.groups, f"at most the {clients} clients")
-        classes = int(labels.max()) + 1
+    def check(self, dataset: Dataset, clients: int) -> None:
+        """There must be a client for every group, and a permutation."""
+        check_groups(self.groups, clients)
+        classes = int(dataset.y.max()) + 1
         # 20! already exceeds any number of clients; the factorial of thousands of classes would only cost time.
         orders = math.factorial(min(classes, 20))
         require(self.groups <= orders, "--param groups", self.groups, f"at most {orders} (orders of {classes} labels)")
+
+    def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
+        """Deal rows iid; relabel by a different random permutation in each group."""
+        classes = int(labels.max()) + 1
         names = {tuple(range(classes)): None}  # an ordered set
         while len(names) < self.groups:
             names[tuple(rng.permutation(classes).tolist())] = None
