@@ -12,7 +12,7 @@ from torch import nn
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
-from feddwa.engine import State
+from feddwa.engine import Parts
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
@@ -54,7 +54,7 @@ def plain_net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
 
 
-def map_state(function: Callable[[torch.Tensor], torch.Tensor], state: State) -> State:
+def map_state(function: Callable[[torch.Tensor], torch.Tensor], state: Parts) -> Parts:
     """`function` of every tensor of a state."""
     return {part: {name: function(value) for name, value in rows.items()} for part, rows in state.items()}
 

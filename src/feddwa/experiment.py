@@ -33,7 +33,7 @@ from feddwa.config import PAPER, RunConfig, named
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows
+from feddwa.engine import Engine, Stack
 from feddwa.engine.fast import lockstep
 from feddwa.engine.network import Loss
 from feddwa.engine.trial import try_training
@@ -52,8 +52,8 @@ class Result:
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
     weights: Sequence[tuple[np.ndarray, np.ndarray]]  # a round: cohort (m,), P (m, m); a run's are read from its files
-    models: Rows  # (N, *shape) personalised parameters
-    buffers: Rows  # (N, *shape) and BatchNorm statistics
+    models: Stack  # (N, *shape) personalised parameters
+    buffers: Stack  # (N, *shape) and BatchNorm statistics
     partition: Partition
     path: str | None = None  # the run directory
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine.rows import State, concat
-from feddwa.engine.trainer import Engine, Schedule
+from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.rows import concat
+from feddwa.engine.types import Parts
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class LockstepEngine(Engine):
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
 
-    def advance(self, work: State, constants: State, schedule: Schedule) -> State:
+    def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
         assert self.worker is not None
         orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
@@ -43,8 +44,8 @@ class LockstepEngine(Engine):
 class Request:
     """Rows that are to be trained: the arguments of `Engine.advance`, with samples numbered as the stack has them."""
 
-    work: State
-    constants: State
+    work: Parts
+    constants: Parts
     schedule: Schedule
 
     @property
@@ -95,7 +96,7 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
     return [worker.result for worker in workers]
 
 
-def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[State]:
+def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[Parts]:
     """Train the requests of a group, which have one signature, as one stack; the rows of each request in turn."""
     requests = [worker.request for worker in group if worker.request is not None]
     new = stack.advance(*_merge(requests))
@@ -105,7 +106,7 @@ def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[State]:
         yield {part: {name: value[its_rows] for name, value in rows.items()} for part, rows in new.items()}
 
 
-def _merge(requests: Sequence[Request]) -> tuple[State, State, Schedule]:
+def _merge(requests: Sequence[Request]) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
     schedules = [request.schedule for request in requests]
     sizes = torch.cat([schedule.sizes for schedule in schedules])
@@ -145,7 +146,7 @@ class _Worker(Generic[T]):
 
     task: Callable[[], T]
     request: Request | None = None
-    reply: State | None = None
+    reply: Parts | None = None
     _thread: threading.Thread | None = None
     _may_run: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # at a request, or ended
@@ -167,7 +168,7 @@ class _Worker(Generic[T]):
             raise self._error
         return self.request is not None
 
-    def submit(self, request: Request) -> State:
+    def submit(self, request: Request) -> Parts:
         """Hand in a request and wait for its reply. Called from the task's thread."""
         self.request = request
         self._paused.release()
