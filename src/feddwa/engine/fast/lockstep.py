@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
 from feddwa.engine.engine import Engine, Schedule
-from feddwa.engine.rows import concat
+from feddwa.engine.rows import concat, tensors
 from feddwa.engine.types import Parts
 
 T = TypeVar("T")
@@ -51,12 +51,8 @@ class Request:
     @property
     def signature(self) -> object:
         """Step, epochs, batch size, and name, shape and dtype of every tensor: requests that agree can be one stack."""
-        shapes = tuple(
-            (part, name, value.shape[1:], value.dtype)
-            for state in (self.work, self.constants)
-            for part, rows in state.items()
-            for name, value in rows.items()
-        )
+        named = [*tensors(self.work), *tensors(self.constants)]
+        shapes = tuple((name, value.shape[1:], value.dtype) for name, value in named)
         return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
 
 
@@ -103,7 +99,7 @@ def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[Parts]:
     ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
     for request, end in zip(requests, ends, strict=True):
         its_rows = slice(end - len(request.schedule.sizes), end)
-        yield {part: {name: value[its_rows] for name, value in rows.items()} for part, rows in new.items()}
+        yield {part: {name: value[its_rows] for name, value in stack.items()} for part, stack in new.items()}
 
 
 def _merge(requests: Sequence[Request]) -> tuple[Parts, Parts, Schedule]:
