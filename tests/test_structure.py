@@ -4,10 +4,15 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import feddwa
+from feddwa.algorithms import METHODS, Problem
+from feddwa.engine import Model, Stack
+from feddwa.engine.network import descend
+from feddwa.engine.rows import row
 
 ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
@@ -116,6 +121,31 @@ def test_what_is_fast_is_not_what_is_trained():
 def test_files_are_short_enough_to_be_read_from_top_to_bottom(folder, longest):
     lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert not {name: length for name, length in lengths.items() if length > longest}
+
+
+def signatures(path: Path) -> dict[str, str]:
+    """Method -> arguments and result with their types, of the classes in a file."""
+    methods = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    return {node.name: f"({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}" for node in methods if node.returns}
+
+
+ALGORITHMS = sorted((ROOT / "algorithms").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)
+def test_algorithms_tell_messages_memory_and_server_state_apart_as_the_interface_does(path):
+    """One structure, part -> name -> tensor, and three names for it: a reader sees which one a method handles."""
+    interface, own = signatures(ROOT / "algorithms" / "base.py"), signatures(path)
+    shared = {name: own[name] for name in METHODS if name in own}
+    assert shared == {name: interface[name] for name in shared}
+
+
+def test_a_model_is_a_type_of_its_own():
+    """mypy, which `make lint` runs, refuses a stack where one client's model is asked for."""
+    assert Model is not Stack
+    assert get_type_hints(descend) == {"params": Model, "gradient": Model, "rate": float, "return": Model}
+    assert get_type_hints(row) == {"stack": Stack, "number": int, "return": Model}
+    assert get_type_hints(Problem)["initial"] is Model
 
 
 def test_the_check_sees_imports_of_every_kind():
