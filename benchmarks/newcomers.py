@@ -25,22 +25,22 @@ from feddwa.build import choose_device, load_task, make_network
 from feddwa.config import RunConfig
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Rows, Settings, evaluate
-from feddwa.engine.rows import repeat, take
+from feddwa.engine import Engine, Settings, Stack, Trainer, evaluate
+from feddwa.engine.rows import only, repeat, take
 from feddwa.federation import Federation
-from feddwa.mixing import mix_groups, parameter_groups, part_of
+from feddwa.mixing import mix_groups, parameter_groups
 from feddwa.sketch import sketch
 
 JOINING, ROUNDS, SKETCH = 5, (0, 1, 5), 2048
 
 
-def welcome(step: Rows, members: Rows, mean: Rows, power: float, seed: int) -> Rows:
+def welcome(step: Stack, members: Stack, mean: Stack, power: float, seed: int) -> Stack:
     """The newcomers' models (n, *shape) from sketches of their updates and the members' models (m, *shape)."""
     groups, shares = parameter_groups(members, "layer"), {}
     for group, names in groups.items():
         offsets = {name: members[name] - mean[name] for name in names}
         theirs = sketch(offsets, SKETCH, seed, 0).double()  # (m, k)
-        mine = sketch(part_of(step, names), SKETCH, seed, 0).double()  # (n, k): all that a newcomer sends
+        mine = sketch(only(step, names), SKETCH, seed, 0).double()  # (n, k): all that a newcomer sends
         shares[group] = _weights(torch.nn.functional.cosine_similarity(mine.unsqueeze(1), theirs, dim=2), power)
     return mix_groups(shares, groups, members)[0]
 
@@ -83,13 +83,13 @@ def measure(config: RunConfig) -> np.ndarray:
     return np.array([_follow(new, model, buffers) for model in (add_prior(mixed, at_home), start)])
 
 
-def _follow(engine: Engine, model: Rows, buffers: Rows) -> list[float]:
+def _follow(engine: Engine, model: Stack, buffers: Stack) -> list[float]:
     """The accuracy before and after some epochs alone."""
     everyone, memory, found = torch.arange(JOINING), {"buffers": buffers}, []
     for round in range(max(ROUNDS) + 1):
         if round in ROUNDS:
             found.append(100 * float(evaluate(engine, model, memory["buffers"], everyone).accuracy.mean()))
-        model, memory = engine.trainer(everyone, round + 1).sgd(take(model, everyone), memory)
+        model, memory = Trainer(engine, everyone, round + 1).sgd(take(model, everyone), memory)
     return found
 
 

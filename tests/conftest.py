@@ -13,7 +13,7 @@ import feddwa
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
-from feddwa.engine import State
+from feddwa.engine import Parts
 from feddwa.results import metrics
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
@@ -56,7 +56,7 @@ def plain_net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
 
 
-def map_state(function: Callable[[torch.Tensor], torch.Tensor], state: State) -> State:
+def map_state(function: Callable[[torch.Tensor], torch.Tensor], state: Parts) -> Parts:
     """`function` of every tensor of a state."""
     return {part: {name: function(value) for name, value in rows.items()} for part, rows in state.items()}
 

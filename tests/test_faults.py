@@ -10,7 +10,7 @@ import feddwa
 from feddwa import updates
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, Local
 from feddwa.engine import Cohort
-from feddwa.engine.rows import take_state, tensors
+from feddwa.engine.rows import take_parts, tensors
 from feddwa.errors import InputError
 from feddwa.faults import ATTACKS, HEALTHY, SCALE, Faults
 from feddwa.federation import Federation
@@ -189,15 +189,15 @@ def test_a_number_with_the_name_of_a_tensor_is_attacked_as_a_number():
 
 def test_a_dropped_client_keeps_its_model_and_is_drawn_again():
     run = federation(FedDWA(), "dropout=0.5", conv_net)
-    seen, last = set(), take_state(run.server, torch.arange(N))
+    seen, last = set(), take_parts(run.server, torch.arange(N))
     for _ in range(6):
         memory = run.memory
         result = run.step()
         for client, why in result.missing.items():
             one = torch.tensor([client])
             assert why == "dropout"
-            assert equal(take_state(run.server, one), take_state(last, one))
-            assert equal(take_state(run.memory, one), take_state(memory, one))
+            assert equal(take_parts(run.server, one), take_parts(last, one))
+            assert equal(take_parts(run.memory, one), take_parts(memory, one))
         last = run.server
         seen |= set(result.cohort.ids.tolist())
     assert seen == set(range(N))
@@ -209,7 +209,7 @@ def test_who_is_late_has_trained_and_who_is_refused_has_not():
         before = run.memory
         gone = torch.tensor(sorted(run.step().missing))
         assert len(gone)
-        assert equal(take_state(run.memory, gone), take_state(before, gone)) is not moves
+        assert equal(take_parts(run.memory, gone), take_parts(before, gone)) is not moves
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from feddwa.algorithms import FedAvg, FedDWA, Local
-from feddwa.engine import Engine, Settings
+from feddwa.engine import Engine, Settings, Trainer
 from feddwa.engine.rows import tensors
 from feddwa.federation import Federation
 from feddwa.mixing import dwa_weights
@@ -73,7 +73,7 @@ def test_a_round_of_feddwa_is_the_papers():
     run = federation(FedDWA(top_k=4))
     algorithm, cohort = run.algorithm, run.everybody()
     download = algorithm.download(run.server, cohort)
-    trainer = run.engine.trainer(cohort.ids, 1)
+    trainer = Trainer(run.engine, cohort.ids, 1)
     local, memory = trainer.sgd(download["model"], run.memory)
     guidance, _ = trainer.sgd(local, memory, purpose="guidance")
     weights = dwa_weights(guidance, local, 4)

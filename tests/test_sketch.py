@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddwa import sketch as sketches
-from feddwa.algorithms import FedDWA
-from feddwa.engine.rows import Cohort
 from feddwa.mixing import squared_distances
-from feddwa.sketch import sketch
+from feddwa.sketch import sketch, sketched_distances
 
 DRAWS = 2000
 
@@ -71,15 +69,9 @@ def test_distances_from_sketches_are_within_the_theory_of_the_exact_ones():
     local = {"w": torch.randn(6, 300, dtype=torch.float64, generator=generator)}
     step = {"w": 0.3 * torch.randn(6, 300, dtype=torch.float64, generator=generator)}
     exact = squared_distances({"w": local["w"] + step["w"]}, local)
-    algorithm, cohort = FedDWA(sketch=200), Cohort(torch.arange(6), torch.ones(6), 1)
-    errors = []
+    lengths, errors = step["w"].square().sum(1), []
     for number in range(60):
-        upload = {
-            "model": local,
-            "sketch": {"model": sketch(step, 200, number, 1)},
-            "lengths": {"w": step["w"].norm(dim=1)},
-        }
-        found = algorithm._sketched({"record": {"seed": torch.tensor(number)}}, cohort, upload, "model", ["w"])
+        found = sketched_distances(local, sketch(step, 200, number, 1), lengths, seed=number, round=1)
         assert (found >= 0).all()
         torch.testing.assert_close(found.diagonal(), exact.diagonal())
         errors.append(found - exact)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from feddwa.algorithms.base import Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.proximal import ProximalStep
-from feddwa.engine.rows import Cohort, Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import repeat
 from feddwa.errors import require
 
 
@@ -33,26 +33,26 @@ class Ditto(FedAvg):
     def __post_init__(self) -> None:
         require(0 <= self.strength < math.inf, "--param strength", self.strength, "a finite number, 0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; every client has a personal model."""
         server, _ = super().setup(problem)
         return server, {"own": repeat(problem.initial, problem.clients)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of both models. The personal one is last: BatchNorm's statistics are those of what is evaluated."""
         shared, _ = trainer.sgd(download["model"], memory)
         step = ProximalStep(trainer.engine.settings.lr, self.strength)
         state, memory = trainer.train(step, {"model": memory["own"]}, memory, {"anchor": download["model"]})
         return {"model": shared}, {**memory, "own": state["model"]}
 
-    def deliver(self, server: State, cohort: Cohort) -> State:
+    def deliver(self, server: ServerState, cohort: Cohort) -> Message:
         """Nothing: clients have what is evaluated."""
         return {}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The personal model."""
         return memory["own"], memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The personal model."""
         return memory["own"]

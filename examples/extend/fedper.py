@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from feddwa.algorithms.base import Problem
 from feddwa.algorithms.fedavg import FedAvg
-from feddwa.engine.rows import Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
 
 
@@ -25,7 +25,7 @@ class FedPer(FedAvg):
     summary = "a shared body, a head for every client"
     traffic = "body + body"
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server has the body, every client a head."""
         body = {name: value for name, value in problem.initial.items() if name not in problem.head}
         if not problem.head or not body:
@@ -33,16 +33,16 @@ class FedPer(FedAvg):
         head = {name: problem.initial[name] for name in problem.head}
         return {"model": body}, {"head": repeat(head, problem.clients)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of body and head."""
         model, memory = trainer.sgd({**download["model"], **memory["head"]}, memory)
         head = {name: model[name] for name in memory["head"]}
         return {"model": {name: model[name] for name in download["model"]}}, {**memory, "head": head}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The shared body with the client's head."""
         return {**download["model"], **memory["head"]}, memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The client's body with its head."""
         return {**upload["model"], **memory["head"]}

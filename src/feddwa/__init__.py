@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Both are read once, when torch is loaded and when it first allocates. How long a thread spins before it sleeps: on two
-# cores of which one has other work to do, torch's default made the demo 15 times slower. Huge pages: engine/memory.py.
+# cores of which one has other work to do, torch's default made the demo 15 times slower. Huge pages: engine/engine.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.engine import Cohort, Memory, Message, Model, Parts, ServerState, Stack
 from feddwa.engine.network import trainable
-from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
+from feddwa.engine.rows import count, repeat
 from feddwa.errors import InputError
-from feddwa.mixing import mix
+from feddwa.mixing import average
 
 POLICIES = ("local", "mean", "all-local")
 KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and messages
@@ -50,7 +51,9 @@ class BatchNormPolicy:
             )
         return cls(own if policy == "all-local" else (), moving if policy == "mean" else (), names, updates)
 
-    def setup(self, server: State, memory: State, initial: Row, buffers: Row, clients: int) -> tuple[State, State]:
+    def setup(
+        self, server: ServerState, memory: Memory, initial: Model, buffers: Model, clients: int
+    ) -> tuple[ServerState, Memory]:
         """Initial (server state, memory (N, ...)): private tensors move to the memory, shared ones to the server."""
         if self.private:
             kept = repeat({name: initial[name] for name in self.private}, clients)
@@ -59,14 +62,14 @@ class BatchNormPolicy:
             return {**server, STATISTICS: {name: buffers[name] for name in self.shared}}, memory
         return server, memory
 
-    def send(self, server: State, message: State) -> State:
+    def send(self, server: ServerState, message: Message) -> Message:
         """Message (m, ...) as the server sends it: under "mean" with the server's statistics, repeated m times."""
-        clients = next((count(rows) for rows in message.values()), 0)
+        clients = next((count(stack) for stack in message.values()), 0)
         if self.shared and clients:  # Local's message is empty
             return {**message, STATISTICS: repeat(server[STATISTICS], clients)}
         return message
 
-    def receive(self, message: State, memory: State) -> tuple[State, State]:
+    def receive(self, message: Message, memory: Memory) -> tuple[Message, Memory]:
         """(message, memory), both (m, ...), as the algorithm's client method sees them.
 
         Under "all-local" every received model gets the client's own scale and shift; under "mean" the received
@@ -74,14 +77,14 @@ class BatchNormPolicy:
         """
         if self.private:
             message = {
-                part: rows if part in self.updates else self.complete(rows, memory) for part, rows in message.items()
+                part: stack if part in self.updates else self.complete(stack, memory) for part, stack in message.items()
             }
         if STATISTICS in message:
             message = dict(message)
             memory = {**memory, "buffers": {**memory["buffers"], **message.pop(STATISTICS)}}
         return message, memory
 
-    def reply(self, upload: State, memory: State, trained: Rows) -> tuple[State, State]:
+    def reply(self, upload: Message, memory: Memory, trained: Stack) -> tuple[Message, Memory]:
         """(upload, memory), both (m, ...), as they leave the client; trained: models after local training.
 
         Under "all-local" scale and shift move from the upload to the memory; under "mean" statistics are added to the
@@ -93,7 +96,7 @@ class BatchNormPolicy:
             return {**upload, STATISTICS: {name: memory["buffers"][name] for name in self.shared}}, memory
         return upload, memory
 
-    def collect(self, old: State, new: State, cohort: Cohort, upload: State) -> State:
+    def collect(self, old: ServerState, new: ServerState, cohort: Cohort, upload: Message) -> ServerState:
         """The new server state; under "mean" with the mean of the uploaded statistics, weighted by data size.
 
         old, new: server state before and after the algorithm's server method; upload: (m, ...) of `cohort`.
@@ -102,17 +105,17 @@ class BatchNormPolicy:
             return new
         if STATISTICS not in upload:
             return {**new, STATISTICS: old[STATISTICS]}
-        weights = (cohort.sizes.double() / cohort.sizes.sum()).unsqueeze(0)
-        return {**new, STATISTICS: {name: value[0] for name, value in mix(weights, upload[STATISTICS]).items()}}
+        mean, _ = average(cohort.sizes, upload[STATISTICS])
+        return {**new, STATISTICS: mean}
 
-    def complete(self, model: Rows, memory: State) -> Rows:
+    def complete(self, model: Stack, memory: Memory) -> Stack:
         """`model` (m, *shape) with each client's private parameters, from its memory, inserted."""
         if not self.private or not any(name in self.parameters for name in model):  # scores or ids, not a model
             return model
         return {**model, **memory[KEPT]}
 
-    def _strip(self, state: State) -> State:
+    def _strip(self, parts: Parts) -> Parts:
         return {
-            part: {name: value for name, value in rows.items() if name not in self.private}
-            for part, rows in state.items()
+            part: {name: value for name, value in stack.items() if name not in self.private}
+            for part, stack in parts.items()
         }

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import KEPT, STATISTICS
-from feddwa.engine import Cohort, Rows, State, Trainer
+from feddwa.engine import Cohort, Memory, Message, Parts, ServerState, Stack, Trainer
 from feddwa.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]  # name -> (*shape) of the trainable parameters
@@ -36,7 +36,7 @@ class Checked(Algorithm):
     clients: int
     model: Shapes = field(default_factory=dict)  # parameters of the models that clients make
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """See Algorithm."""
         server, memory = self._pair("setup", self.algorithm.setup(problem), "server state", "memory")
         self._state("setup", "server state", server, None)
@@ -46,15 +46,15 @@ class Checked(Algorithm):
                 self._broken("setup", f"a part {part!r}, a name that is taken; give it another")
         return server, memory
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """See Algorithm."""
         return self._message("download", "message", self._call("download", server=server, cohort=cohort))
 
-    def deliver(self, server: State, cohort: Cohort) -> State:
+    def deliver(self, server: ServerState, cohort: Cohort) -> Message:
         """See Algorithm."""
         return self._message("deliver", "message", self._call("deliver", server=server, cohort=cohort))
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """See Algorithm."""
         result = self._call("client", trainer=trainer, download=download, memory=memory)
         upload, new = self._pair("client", result, "upload", "memory")
@@ -69,7 +69,7 @@ class Checked(Algorithm):
                     self._broken("client", f"{what}; setup() declared {_kind(old)}")
         return upload, new
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """See Algorithm."""
         result = self._call("server", server=server, cohort=cohort, upload=upload)
         new, info = self._pair("server", result, "server state", "info")
@@ -82,7 +82,7 @@ class Checked(Algorithm):
             self._broken("server", f"{what}; must be P, {(self.clients,) * 2}: row i is who client i weighs")
         return new, info
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """See Algorithm."""
         result = self._call("personal", trainer=trainer, download=download, memory=memory)
         made, own = self._pair("personal", result, "models", "memory")
@@ -91,7 +91,7 @@ class Checked(Algorithm):
             self._broken("personal", f"a memory without part 'buffers'; {HINT}")
         return self._models("personal", made), own
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """See Algorithm."""
         return self._models("trained", self._call("trained", upload=upload, memory=memory))
 
@@ -110,7 +110,7 @@ class Checked(Algorithm):
             self._broken(method, f"{_kind(result)}; must be a pair ({first}, {second})")
         return result
 
-    def _message(self, method: str, what: str, message: Any) -> State:
+    def _message(self, method: str, what: str, message: Any) -> Parts:
         """Messages cross the network: names must not have blanks, which separate them there."""
         self._state(method, what, message, self.clients)
         for part, rows in message.items():
@@ -137,7 +137,7 @@ class Checked(Algorithm):
         if rows is not None and (value.ndim == 0 or len(value) != rows):
             self._broken(method, f"{what} {_kind(value)}; must have {rows} rows, one for each client")
 
-    def _same_parts(self, method: str, what: str, old: State, new: State, hint: str) -> None:
+    def _same_parts(self, method: str, what: str, old: Parts, new: Parts, hint: str) -> None:
         """The parts and names that `setup` declared, neither more nor fewer."""
         for part in new.keys() - old.keys():
             self._broken(method, f"{what} part {part!r}, which setup() did not declare: it would be lost")
@@ -148,7 +148,7 @@ class Checked(Algorithm):
                 named = " and ".join(repr(list(rows[part])) for rows in (new, old))
                 self._broken(method, f"{what} part {part!r} with other names than setup() declared: {named}")
 
-    def _models(self, method: str, models: Any) -> Rows:
+    def _models(self, method: str, models: Any) -> Stack:
         if not isinstance(models, Mapping):
             self._broken(method, f"models as {_kind(models)}; must be a mapping parameter name -> (m, *shape)")
         if models.keys() != self.model.keys():

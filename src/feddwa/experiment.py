@@ -31,7 +31,7 @@ from feddwa.data.catalogue import OWN
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task, from_arrays
-from feddwa.engine import Engine, Rows
+from feddwa.engine import Engine, Stack
 from feddwa.engine.fast import lockstep
 from feddwa.engine.network import Loss
 from feddwa.engine.trial import try_training
@@ -52,8 +52,8 @@ class Result:
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
     weights: Sequence[Weights]  # of every round; a run directory's are read from its files when they are asked for
-    models: Rows  # (N, *shape) personalised parameters
-    buffers: Rows  # (N, *shape) and BatchNorm statistics
+    models: Stack  # (N, *shape) personalised parameters
+    buffers: Stack  # (N, *shape) and BatchNorm statistics
     partition: Partition
     path: str | None = None  # the run directory
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from feddwa import params
-from feddwa.engine import keys
-from feddwa.engine.rows import Cohort, Rows, State, put, take
+from feddwa.engine import Cohort, Message, Stack, keys
+from feddwa.engine.rows import put, take
 from feddwa.errors import InputError, require
 from feddwa.updates import Signature
 
@@ -86,7 +86,7 @@ class Faults:
         other = {name: ((*shape, 1), dtype) for name, (shape, dtype) in honest.items()}
         return [other if wrong else honest for wrong in (_draw(seed, "shape", cohort) < self.shape).tolist()]
 
-    def sent(self, seed: int, cohort: Cohort, clients: int, download: State, upload: State) -> State:
+    def sent(self, seed: int, cohort: Cohort, clients: int, download: Message, upload: Message) -> Message:
         """The uploads as they arrive, from what honest and healthy clients would send."""
         if self == HEALTHY:
             return upload
@@ -130,12 +130,12 @@ def _normal(key: Tensor, count: int) -> Tensor:
 Attack = Callable[[Tensor, Tensor, Tensor], Tensor]  # where the client started, what it would send, a key of its own
 
 
-def _replaced(upload: State, download: State, who: Tensor, attack: Attack, key: Tensor) -> State:
+def _replaced(upload: Message, download: Message, who: Tensor, attack: Attack, key: Tensor) -> Message:
     """The uploads with those of `who` (m,) changed, all real numbers of them."""
     index = who.nonzero().flatten()
     if not len(index):
         return upload
-    result: dict[str, Rows] = {}
+    result: dict[str, Stack] = {}
     for part, rows in upload.items():
         start, own, new = take(download.get(part, download.get("model", {})), index), take(rows, index), {}
         for number, (name, value) in enumerate(own.items()):

@@ -9,10 +9,10 @@ from torch import Tensor
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy
-from feddwa.engine import Cohort, Engine, Rows, Scores, State, keys
+from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
-from feddwa.engine.rows import put_state, take_state
+from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
 from feddwa.sides import ClientSide, ServerSide, begin
@@ -46,8 +46,8 @@ class Federation:
     batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
     faults: Faults = HEALTHY
     round: int = 0  # finished rounds
-    server: State = field(init=False)
-    memory: State = field(init=False)  # (N, ...) of every client
+    server: ServerState = field(init=False)
+    memory: Memory = field(init=False)  # (N, ...) of every client
     scores: Scores = field(init=False)  # (N,) of the personalised models as they are now
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Federation:
         invited, before = self._cohort(self.round + 1), self.scores
         absent = self.faults.absent(self.engine.seed, invited)
         missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
-        cohort, after = _only(invited, ~absent), NOBODY
+        cohort, after = invited.only(~absent), NOBODY
         info: Info = {}
         if len(cohort):
             with costs.phase("train", device):
@@ -77,13 +77,10 @@ class Federation:
                 reasons = self._reasons(cohort, upload)
                 missing |= {client: why for client, why in zip(cohort.ids.tolist(), reasons, strict=True) if why}
                 moved = _places(reasons, (None, LATE))
-                self.memory = put_state(self.memory, cohort.ids[moved], take_state(memory, moved))
+                self.memory = put_parts(self.memory, cohort.ids[moved], take_parts(memory, moved))
                 counted = _places(reasons, (None,))
-                cohort, upload, memory = (
-                    _only(cohort, counted),
-                    take_state(upload, counted),
-                    take_state(memory, counted),
-                )
+                cohort = cohort.only(counted)
+                upload, memory = take_parts(upload, counted), take_parts(memory, counted)
         if len(cohort):
             with costs.phase("evaluate", device):
                 after = self.client_side.trained_scores(cohort.ids, upload, memory)
@@ -94,14 +91,14 @@ class Federation:
             self.scores = self._evaluate_all()
         return Round(cohort, before, after, info, costs, missing)
 
-    def _train(self, cohort: Cohort, costs: Costs) -> tuple[State, State]:
+    def _train(self, cohort: Cohort, costs: Costs) -> tuple[Message, Memory]:
         """The client side of a round: the uploads as they arrive, and the new memories."""
-        download, memory = self.server_side.download(self.server, cohort), take_state(self.memory, cohort.ids)
+        download, memory = self.server_side.download(self.server, cohort), take_parts(self.memory, cohort.ids)
         upload, memory, costs.flops = self.client_side.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
         return self.faults.sent(self.engine.seed, cohort, self.clients, download, upload), memory
 
-    def _reasons(self, cohort: Cohort, upload: State) -> list[str | None]:
+    def _reasons(self, cohort: Cohort, upload: Message) -> list[str | None]:
         """Of every client why its update does not count; None = it does."""
         seed, expected = self.engine.seed, updates.signature(upload)
         checks = zip(
@@ -115,20 +112,19 @@ class Federation:
             for late, found, finite in checks
         ]
 
-    def state(self) -> Mapping[str, State]:
+    def state(self) -> Mapping[str, Parts]:
         """Everything that the coming rounds depend on, besides the number of the round."""
         return {"server": self.server, "memory": self.memory, "scores": {"all": self.scores._asdict()}}
 
-    def restore(self, round: int, state: Mapping[str, State]) -> None:
+    def restore(self, round: int, state: Mapping[str, Parts]) -> None:
         """Go back to where `state` was taken, after so many rounds."""
-        device = self.engine.data.device
-        self.server = _to_device(state["server"], self.server, device)
-        self.memory = _to_device(state["memory"], self.memory, device)
+        self.server = to_devices(state["server"], self.server)  # some tensors stay on the CPU, whatever the device
+        self.memory = to_devices(state["memory"], self.memory)
         self.scores, self.round = Scores(**state["scores"]["all"]), round
 
-    def personal(self, cohort: Cohort) -> tuple[Rows, Rows]:
+    def personal(self, cohort: Cohort) -> tuple[Stack, Stack]:
         """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""
-        message, memory = self.server_side.deliver(self.server, cohort), take_state(self.memory, cohort.ids)
+        message, memory = self.server_side.deliver(self.server, cohort), take_parts(self.memory, cohort.ids)
         model, buffers = self.client_side.personal(cohort.ids, cohort.round, message, memory)
         return self.engine.complete(model), buffers
 
@@ -164,21 +160,5 @@ class Federation:
         return self.client_side.personal_scores(everybody.ids, everybody.round, message, self.memory)
 
 
-def _only(cohort: Cohort, which: Tensor) -> Cohort:
-    """Some clients of a cohort: places, or a mask."""
-    return Cohort(cohort.ids[which], cohort.sizes[which], cohort.round)
-
-
 def _places(reasons: Sequence[str | None], wanted: Sequence[str | None]) -> Tensor:
     return torch.tensor([place for place, reason in enumerate(reasons) if reason in wanted], dtype=torch.int64)
-
-
-def _to_device(state: State, like: State, device: torch.device) -> State:
-    """A state with every tensor where it has its place: some stay on the CPU, whatever the device."""
-    return {
-        part: {
-            name: value.to(like[part][name].device if name in like.get(part, {}) else device)
-            for name, value in rows.items()
-        }
-        for part, rows in state.items()
-    }

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from feddwa.engine.rows import State, take_state, tensors
+from feddwa.engine import Message
+from feddwa.engine.rows import take_parts, tensors
 
 
-def message_bytes(message: State) -> int:
+def message_bytes(message: Message) -> int:
     """Bytes of one client's message: everything in it, whatever it is."""
-    first = take_state(message, torch.zeros(1, dtype=torch.int64))
+    first = take_parts(message, torch.zeros(1, dtype=torch.int64))
     return sum(value.numel() * value.element_size() for _, value in tensors(first))
 
 

@@ -1,17 +1,18 @@
 """From models to aggregation weights, and from weights to new models: the server's arithmetic, as pure functions.
 
-Models come as rows, a mapping name -> (m, *shape), or as one matrix (m, d). All sums are taken in float64, over chunks
+Models come as a stack, name -> (m, *shape), or as one matrix (m, d). All sums are taken in float64, over chunks
 of parameters, so that nothing of the size of a stack is ever allocated besides the result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.rows import Rows
+from feddwa.engine import Model, Stack
+from feddwa.engine.rows import count, only, row
 from feddwa.errors import InputError, require
 from feddwa.ledger import book
 
@@ -23,7 +24,7 @@ LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied i
 CLOSE, CLOSE_LARGE = 1e-8, 0.25  # below this share of the scale, cancellation would show in the sixth digit
 CENTRE = 8  # models whose mean is the origin: all of them would cost a quarter of the time, one may lie far out
 
-Models = Mapping[str, Tensor] | Tensor
+Models = Stack | Tensor
 Granularity = Literal["model", "layer", "tensor"]
 
 
@@ -36,11 +37,6 @@ def parameter_groups(names: Iterable[str], granularity: Granularity) -> dict[str
     return groups
 
 
-def part_of(rows: Rows, names: Iterable[str]) -> Rows:
-    """Only these parameters."""
-    return {name: rows[name] for name in names}
-
-
 def squared_distances(a: Models, b: Models) -> Tensor:
     """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64, accurate to 1e-6.
 
@@ -50,14 +46,14 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     and summed in float64 over chunks: what a chunk rounds depends on the processor, and over many of them it averages
     out to at most 2e-7 of the scale (measured).
     """
-    rows_a, rows_b = _as_rows(a), _as_rows(b)
-    _check_alike(rows_a, rows_b)
-    m, n = _length(rows_a), _length(rows_b)
-    book(m, n, rows_a)
-    size = sum(value[0].numel() for value in rows_a.values())
-    cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(rows_a.values())).device)
+    stack_a, stack_b = _as_stack(a), _as_stack(b)
+    _check_alike(stack_a, stack_b)
+    m, n = count(stack_a), count(stack_b)
+    book(m, n, stack_a)
+    size = sum(value[0].numel() for value in stack_a.values())
+    cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(stack_a.values())).device)
     norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
-    for x, y in _centred_chunks(rows_a, rows_b, torch.float64 if size < LARGE else torch.float32):
+    for x, y in _centred_chunks(stack_a, stack_b, torch.float64 if size < LARGE else torch.float32):
         cross += _products(x, y)
         norm_a += _squared_norms(x)
         norm_b += _squared_norms(y)
@@ -66,7 +62,7 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     close = (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero()
     for pairs in close.split(max(m, n)):  # as many models at once as there are anyway
         i, j = pairs.unbind(1)
-        distances[i, j] = _distances_of_pairs(rows_a, rows_b, i, j)
+        distances[i, j] = _distances_of_pairs(stack_a, stack_b, i, j)
     return distances
 
 
@@ -90,13 +86,47 @@ def _blocks(x: Tensor, width: int) -> Tensor:
     return filled.reshape(len(x), -1, width)
 
 
-def _distances_of_pairs(a: Rows, b: Rows, i: Tensor, j: Tensor) -> Tensor:
+def _distances_of_pairs(a: Stack, b: Stack, i: Tensor, j: Tensor) -> Tensor:
     """||a_i - b_j||^2 of single pairs (k,), from the differences: exactly zero for equal models."""
     total = torch.zeros(len(i), dtype=torch.float64, device=i.device)
     for x, y in _chunks(a, b):
         apart = _at_least_float32(x[i]) - _at_least_float32(y[j])
         total += torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64).square()
     return total
+
+
+def dots(a: Stack, b: Stack) -> Tensor:
+    """<a_i, b_i>: (m,) in float64, on the CPU."""
+    book(count(a), 1, a)
+    return _sum_products(a, b, lambda x, y: (x.double() * y).sum(1))
+
+
+def inner_products(a: Stack, b: Stack) -> Tensor:
+    """<a_i, b_j>: (m, n) in float64, on the CPU."""
+    book(count(a), count(b), a)
+    return _sum_products(a, b, lambda x, y: x.double() @ y.double().T)
+
+
+def _sum_products(a: Stack, b: Stack, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The sum of `product(x, y)` over matching pieces x (m, c), y (n, c) of two stacks, on the CPU."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name in a:  # one copy from the device for every tensor
+        pieces = _chunks(only(a, [name]), b)
+        total = total + torch.stack([product(x, y) for x, y in pieces]).sum(0).cpu()
+    return total
+
+
+def cosines(a: Stack, b: Stack) -> Tensor:
+    """cos(a_i, b_i): (m,); 0 where a_i or b_i is zero."""
+    lengths = (dots(a, a) * dots(b, b)).sqrt()
+    return torch.where(lengths > 0, dots(a, b) / lengths, 0.0)
+
+
+def pairwise_cosines(products: Tensor) -> Tensor:
+    """cos(d_i, d_j) from the inner products <d_i, d_j>, (m, m) each; 0 where d_i or d_j is zero."""
+    norms = products.diagonal().sqrt()
+    lengths = norms.unsqueeze(1) * norms
+    return torch.where(lengths > 0, products / lengths, 0.0)
 
 
 def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
@@ -127,21 +157,27 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
     return inverse_weights(distances, top_k)
 
 
-def mix(weights: Tensor, rows: Rows) -> Rows:
-    """New rows sum_j weights[i, j] * rows_j: (k, *shape) from weights (k, m) and rows (m, *shape) (Eq. 8)."""
+def mix(weights: Tensor, stack: Stack) -> Stack:
+    """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8)."""
     weights = weights.double()
-    book(weights.shape[0], weights.shape[1], rows)
-    return {name: _mix_one(weights.to(value.device), value) for name, value in rows.items()}
+    book(weights.shape[0], weights.shape[1], stack)
+    return {name: _mix_one(weights.to(value.device), value) for name, value in stack.items()}
 
 
-def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], rows: Rows) -> tuple[Rows, Tensor]:
+def average(sizes: Tensor, stack: Stack) -> tuple[Model, Tensor]:
+    """FedAvg's mean of the models (m, *shape) by data sizes (m,), and its P (m, m): n_j / n in every row."""
+    weights = (sizes.double() / sizes.sum()).unsqueeze(0)  # (1, m)
+    return row(mix(weights, stack), 0), weights.expand(len(sizes), -1)
+
+
+def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], stack: Stack) -> tuple[Stack, Tensor]:
     """Every group of parameters mixed by its own P; and one P of all, in which a group counts by its parameters."""
     mixed: dict[str, Tensor] = {}
     for group, weights in shares.items():
-        mixed |= mix(weights, part_of(rows, groups[group]))
-    sizes = {group: sum(rows[name][0].numel() for name in names) for group, names in groups.items()}
+        mixed |= mix(weights, only(stack, groups[group]))
+    sizes = {group: sum(stack[name][0].numel() for name in names) for group, names in groups.items()}
     overall = torch.stack([sizes[group] / sum(sizes.values()) * weights for group, weights in shares.items()]).sum(0)
-    return {name: mixed[name] for name in rows}, overall
+    return only(mixed, stack), overall
 
 
 def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
@@ -152,24 +188,24 @@ def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
     return new.reshape(len(weights), *value.shape[1:])
 
 
-def _as_rows(models: Models) -> Rows:
+def _as_stack(models: Models) -> Stack:
     return {"models": models} if isinstance(models, Tensor) else models
 
 
-def _check_alike(a: Rows, b: Rows) -> None:
-    shapes = [{name: value.shape[1:] for name, value in rows.items()} for rows in (a, b)]
+def _check_alike(a: Stack, b: Stack) -> None:
+    shapes = [{name: value.shape[1:] for name, value in stack.items()} for stack in (a, b)]
     if shapes[0] != shapes[1] or not a:
         raise InputError(f"models: the two stacks must have the same names and shapes, got {shapes[0]} and {shapes[1]}")
 
 
-def _centred_chunks(a: Rows, b: Rows, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+def _centred_chunks(a: Stack, b: Stack, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
     """Both stacks relative to the mean of b's first rows, in matching pieces (m, c), (n, c) of at least `kind`.
 
     The pieces are written into the same two buffers: fresh memory for each would cost more than the arithmetic.
     """
     first = next(iter(a.values()))
     width, kind = WIDTH[first.device.type], torch.promote_types(kind, first.dtype)
-    buffers = [first.new_empty(_length(rows), width, dtype=kind) for rows in (a, b)]
+    buffers = [first.new_empty(count(stack), width, dtype=kind) for stack in (a, b)]
     for pieces in _chunks(a, b):
         origin = _at_least_float32(pieces[1][:CENTRE]).mean(0)
         u, v = (
@@ -179,7 +215,7 @@ def _centred_chunks(a: Rows, b: Rows, kind: torch.dtype) -> Iterator[tuple[Tenso
         yield u, v
 
 
-def _chunks(a: Rows, b: Rows) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(a: Stack, b: Stack) -> Iterator[tuple[Tensor, Tensor]]:
     """Both stacks in matching pieces (m, c) and (n, c)."""
     for name, value in a.items():
         width = WIDTH[value.device.type]
@@ -191,12 +227,8 @@ def _at_least_float32(value: Tensor) -> Tensor:
     return value if value.dtype == torch.float64 else value.float()
 
 
-def _length(rows: Rows) -> int:
-    return len(next(iter(rows.values())))
-
-
 def _name_culprit(models: Models, role: str) -> None:
-    for name, value in _as_rows(models).items():
+    for name, value in _as_stack(models).items():
         finite = value.reshape(len(value), -1).isfinite().all(1)
         if not finite.all():
             client = int((~finite).nonzero()[0])

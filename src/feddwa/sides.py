@@ -17,22 +17,26 @@ from feddwa.contract import Checked
 from feddwa.engine import (
     Cohort,
     Engine,
-    Row,
-    Rows,
+    Memory,
+    Message,
+    Model,
     Scores,
     SequentialTrainer,
-    State,
+    ServerState,
+    Stack,
     Trainer,
     evaluate,
     evaluate_one_by_one,
 )
 from feddwa.engine.network import trainable
-from feddwa.engine.rows import concat, repeat, take_state
+from feddwa.engine.rows import concat, repeat, take_parts
 
 SHOWN = 3  # clients that an error names
 
 
-def begin(algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Row) -> tuple[State, State]:
+def begin(
+    algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model
+) -> tuple[ServerState, Memory]:
     """State before the first round: (server state, memory of all N clients, (N, ...)).
 
     `problem` comes without buffers; `buffers` are the BatchNorm statistics of one initial model.
@@ -52,7 +56,7 @@ class ClientSide:
     chunk: int  # clients trained together
     sequential: bool = False  # the plain loop instead of the vectorised engine
 
-    def train(self, ids: Tensor, round: int, download: State, memory: State) -> tuple[State, State, Tensor]:
+    def train(self, ids: Tensor, round: int, download: Message, memory: Memory) -> tuple[Message, Memory, Tensor]:
         """Run the client side of one round.
 
         ids: (m,) client numbers; download, memory: (m, ...), one row per client.
@@ -61,7 +65,7 @@ class ClientSide:
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
             trainer, algorithm = self._trainer(ids[block], round), self._checked(round, len(block))
-            message, own = self.batchnorm.receive(take_state(download, block), take_state(memory, block))
+            message, own = self.batchnorm.receive(take_parts(download, block), take_parts(memory, block))
             with self._named(ids[block], round):
                 upload, own = algorithm.client(trainer, message, own)
                 upload, own = self.batchnorm.reply(upload, own, algorithm.trained(upload, own))
@@ -82,12 +86,12 @@ class ClientSide:
             error.add_note(f"in algorithm {type(self.algorithm).__name__}, round {round}, {who}")
             raise
 
-    def trained_scores(self, ids: Tensor, upload: State, memory: State) -> Scores:
+    def trained_scores(self, ids: Tensor, upload: Message, memory: Memory) -> Scores:
         """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"])
 
-    def personal(self, ids: Tensor, round: int, message: State, memory: State) -> tuple[Rows, Rows]:
+    def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
 
         message: what `ServerSide.deliver` made for them; memory: theirs. Neither is changed.
@@ -96,17 +100,17 @@ class ClientSide:
         model, memory = self._checked(round, len(ids)).personal(self._trainer(ids, round), message, memory)
         return model, memory["buffers"]
 
-    def personal_scores(self, ids: Tensor, round: int, message: State, memory: State) -> Scores:
+    def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
         """Test scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             self._evaluate(
-                ids[block], *self.personal(ids[block], round, take_state(message, block), take_state(memory, block))
+                ids[block], *self.personal(ids[block], round, take_parts(message, block), take_parts(memory, block))
             )
             for block in self._blocks(ids)
         ]
         return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
 
-    def _evaluate(self, ids: Tensor, model: Rows, buffers: Rows) -> Scores:
+    def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack) -> Scores:
         return (evaluate_one_by_one if self.sequential else evaluate)(self.engine, model, buffers, ids)
 
     def _blocks(self, ids: Tensor) -> Iterator[Tensor]:
@@ -130,15 +134,15 @@ class ServerSide:
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
 
-    def download(self, state: State, cohort: Cohort) -> State:
+    def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
         return self.batchnorm.send(state, self._checked(cohort).download(state, cohort))
 
-    def deliver(self, state: State, cohort: Cohort) -> State:
+    def deliver(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` make their personalised models."""
         return self.batchnorm.send(state, self._checked(cohort).deliver(state, cohort))
 
-    def advance(self, state: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
         new, info = self._checked(cohort).server(state, cohort, upload)
         return self.batchnorm.collect(state, new, cohort, upload), info

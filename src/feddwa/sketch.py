@@ -15,25 +15,42 @@ so with k = 2 / (eps^2 delta) numbers the error exceeds eps |x| |y| with probabi
 import torch
 from torch import Tensor
 
-from feddwa.engine import keys
-from feddwa.engine.rows import Rows
+from feddwa.engine import Stack, keys
+from feddwa.mixing import squared_distances
 
 WIDTH = 1 << 16  # coordinates hashed at a time: the hashes are never all in memory
 
 
-def sketch(rows: Rows, size: int, seed: int, round: int) -> Tensor:
+def sketch(models: Stack, size: int, seed: int, round: int) -> Tensor:
     """S of every model (m, *shape): (m, size) in the models' precision, by the projection of this seed and round.
 
     A coordinate's bucket and sign depend on the name of its tensor and its place in that, not on what else is there.
     """
-    first = next(iter(rows.values()))
+    first = next(iter(models.values()))
     total = first.new_zeros(len(first), size)
-    for name, value in rows.items():
+    for name, value in models.items():
         key = keys.key(seed, f"sketch/{name}", round).to(value.device)
         for number, piece in enumerate(value.reshape(len(value), -1).split(WIDTH, dim=1)):
             bucket, sign = _hashes(key, number * WIDTH, piece.shape[1], size)
             total.index_add_(1, bucket, piece * sign.to(piece.dtype))
     return total
+
+
+def sketched_distances(models: Stack, steps: Tensor, lengths: Tensor, seed: int, round: int) -> Tensor:
+    """||v_i + g_i - v_j||^2 (m, m) from the models v (m, *shape), and of the steps g sketches and squared lengths.
+
+    steps: (m, size), `sketch` of the g_i with this seed and round; lengths: (m,), |g_i|^2. Of
+
+        ||v_i + g_i - v_j||^2 = ||v_i - v_j||^2 + |g_i|^2 + 2 <g_i, v_i - v_j>
+
+    the first two terms are exact. The third is estimated and kept within Cauchy-Schwarz, |g_i| ||v_i - v_j||.
+    """
+    centred = {name: value - value[:1] for name, value in models.items()}  # differences are all that matters
+    theirs, mine = sketch(centred, steps.shape[1], seed, round).double(), steps.double()
+    cross = (mine * theirs).sum(1, keepdim=True) - mine @ theirs.T  # <g_i, v_i - v_j>
+    apart, length = squared_distances(models, models), lengths.unsqueeze(1)
+    most = (length * apart).sqrt()
+    return apart + length + 2 * cross.clamp(min=-most, max=most)
 
 
 def _hashes(key: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]:

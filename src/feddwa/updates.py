@@ -8,7 +8,8 @@ before the round.
 import torch
 from torch import Tensor
 
-from feddwa.engine.rows import State, tensors
+from feddwa.engine import Message
+from feddwa.engine.rows import tensors
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (shape without the client axis, dtype)
 
@@ -17,7 +18,7 @@ ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invali
 LIMIT = 1e12  # larger values count as not finite: squared distances of such models overflow float32
 
 
-def signature(message: State) -> Signature:
+def signature(message: Message) -> Signature:
     """Signature of one client's message; `message` is a stack of m of them, part -> name -> (m, *shape)."""
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors(message)}
 
@@ -28,7 +29,7 @@ def mismatch(expected: Signature, found: Signature) -> str | None:
     return f"{wrong[0]!r} missing, unasked for, or of another shape or type"[:200] if wrong else None
 
 
-def finite(message: State, clients: int) -> Tensor:
+def finite(message: Message, clients: int) -> Tensor:
     """(m,) bool, on the CPU: whether all floating-point values of a client's message are finite and within LIMIT.
 
     message: part -> name -> (m, *shape), m = `clients`. Each tensor is read once.

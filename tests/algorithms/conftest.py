@@ -8,8 +8,8 @@ from torch import nn
 
 from feddwa.algorithms import Algorithm
 from feddwa.data.federated import FederatedData
-from feddwa.engine import Engine, Settings
-from feddwa.engine.rows import State, tensors
+from feddwa.engine import Engine, Parts, Settings
+from feddwa.engine.rows import tensors
 from feddwa.federation import Federation
 from tests.conftest import plain_net, small_data
 
@@ -28,24 +28,24 @@ def federation(
     return Federation(algorithm, Engine(network(), data, Settings(epochs, 10, lr), 0, dtype=dtype), **options)
 
 
-def models(federation: Federation) -> State:
+def models(federation: Federation) -> Parts:
     """Everybody's evaluated model and BatchNorm statistics."""
     model, buffers = federation.personal(federation.everybody())
     return {"model": model, "buffers": buffers}
 
 
-def after(federation: Federation, rounds: int) -> State:
+def after(federation: Federation, rounds: int) -> Parts:
     for _ in range(rounds):
         federation.step()
     return models(federation)
 
 
-def difference(left: State, right: State) -> float:
+def difference(left: Parts, right: Parts) -> float:
     """The largest relative difference."""
     pairs = zip(tensors(left), tensors(right), strict=True)
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for (_, a), (_, b) in pairs)
 
 
-def equal(left: State, right: State) -> bool:
+def equal(left: Parts, right: Parts) -> bool:
     """Bit for bit."""
     return all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(left), tensors(right), strict=True))

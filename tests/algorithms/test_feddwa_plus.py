@@ -6,18 +6,12 @@ import torch
 
 from feddwa.algorithms import FedDWAPlus
 from feddwa.algorithms.base import Problem
-from feddwa.algorithms.cosine import (
-    best_partner,
-    cosines,
-    pairwise_cosines,
-    scale_others,
-    spearman_brown,
-    weighted_mean,
-)
-from feddwa.algorithms.feddwa_plus import HALVES, similarity
+from feddwa.algorithms.cosine import best_partner, mean_similarity, scale_others, spearman_brown
+from feddwa.algorithms.feddwa_plus import HALVES
 from feddwa.algorithms.prior import add_prior
-from feddwa.engine import keys
+from feddwa.engine import Trainer, keys
 from feddwa.engine.rows import tensors
+from feddwa.mixing import cosines, inner_products, pairwise_cosines
 from tests.algorithms.conftest import federation, models
 from tests.conftest import conv_net, small_data
 
@@ -28,20 +22,22 @@ def test_the_cosine_of_halves_gives_that_of_two_whole_epochs(signal):
     rng = np.random.default_rng(0)
     common = signal * rng.normal(size=20_000) / np.sqrt(2)
     half = torch.as_tensor(common + rng.normal(size=(4, 20_000)))
-    of_wholes = pairwise_cosines({"v": torch.stack([half[0] + half[1], half[2] + half[3]])})[0, 1]
+    whole = {"v": torch.stack([half[0] + half[1], half[2] + half[3]])}
+    of_wholes = pairwise_cosines(inner_products(whole, whole))[0, 1]
     of_halves = cosines({"v": half[:1]}, {"v": half[1:2]})
     torch.testing.assert_close(spearman_brown(of_halves)[0], of_wholes, rtol=0, atol=0.03)
 
 
 def test_only_the_diagonal_is_corrected_and_it_stays_from_zero_to_one():
     mean, once = torch.tensor([[-0.5, 0.4], [-0.7, 1.0]], dtype=torch.float64), torch.ones(2, 2)
-    assert similarity(mean, once).tolist() == [[0.0, 0.4], [-0.7, 1.0]]
-    assert similarity(torch.tensor([[0.5]]), torch.ones(1, 1)).item() == pytest.approx(2 / 3)
+    assert mean_similarity(mean, once).tolist() == [[0.0, 0.4], [-0.7, 1.0]]
+    assert mean_similarity(torch.tensor([[0.5]]), torch.ones(1, 1)).item() == pytest.approx(2 / 3)
 
 
 def test_a_zero_update_has_cosine_zero_with_all():
     rows = {"v": torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])}
-    torch.testing.assert_close(pairwise_cosines(rows), torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double())
+    expected = torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 1]]).double()
+    torch.testing.assert_close(pairwise_cosines(inner_products(rows, rows)), expected)
     assert cosines(rows, {"v": rows["v"].flip(0)}).tolist() == [0.0, pytest.approx(1.0), 0.0]
 
 
@@ -52,10 +48,10 @@ def test_a_round_is_weighted_by_the_best_partner():
     assert best_partner(first).tolist() == [0.8, 0.8, 0.1]
     assert best_partner(second).tolist() == [0.4, 0.2, 0.0]
     counts = [best_partner(each).unsqueeze(1).expand(3, 3) for each in (first, second)]
-    known = weighted_mean(counts[0] * first + counts[1] * second, counts[0] + counts[1])
+    known = mean_similarity(counts[0] * first + counts[1] * second, counts[0] + counts[1])
     assert known[0, 1].item() == pytest.approx((0.8 * 0.8 + 0.4 * 0.2) / 1.2)
-    torch.testing.assert_close(known[2], first[2])
-    assert weighted_mean(torch.zeros(2), torch.zeros(2)).tolist() == [0.0, 0.0]
+    torch.testing.assert_close(known[2], mean_similarity(first, torch.ones(3, 3))[2])
+    assert mean_similarity(torch.zeros(2, 2), torch.zeros(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_weights_stay_once_a_group_has_converged():
@@ -64,7 +60,7 @@ def test_weights_stay_once_a_group_has_converged():
     silent = torch.tensor([[0.4, -0.1, -0.2], [-0.1, 0.4, -0.1], [-0.2, -0.1, 0.4]], dtype=torch.float64)
     counted = best_partner(known).unsqueeze(1) + 100 * best_partner(silent).unsqueeze(1)
     total = best_partner(known).unsqueeze(1) * known + 100 * best_partner(silent).unsqueeze(1) * silent
-    assert torch.equal(weighted_mean(total, counted.expand(3, 3)), known)
+    assert torch.equal(mean_similarity(total, counted.expand(3, 3)), mean_similarity(known, torch.ones(3, 3)))
 
 
 def test_the_halves_take_turns_in_coming_first():
@@ -185,7 +181,7 @@ def test_both_halves_count_for_the_class_frequencies():
 def test_the_second_half_draws_the_batches_of_the_published_runs():
     """Its random stream kept the name "validation" that the split once had: renaming it moved no number."""
     run = federation(FedDWAPlus())
-    trainer = run.engine.trainer(torch.arange(run.clients), 3)
+    trainer = Trainer(run.engine, torch.arange(run.clients), 3)
     _, noise = trainer._order("second_half", "train", 1)
     key = keys.key(trainer.seed, "train/validation", 3, torch.arange(run.clients), 1)
     assert torch.equal(noise, keys.fold(key, 1))

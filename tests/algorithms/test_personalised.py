@@ -10,12 +10,13 @@ from feddwa.algorithms import L2C, SFL, ClusterFL, FedAMP, FedAvg, FedDWA, FedFo
 from feddwa.algorithms.clusterfl import tolerance
 from feddwa.algorithms.fedrod import OWN, two_losses
 from feddwa.algorithms.l2c import logit_gradient, omega
-from feddwa.algorithms.linkage import bipartition, cosines, split
+from feddwa.algorithms.linkage import bipartition, split
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort
 from feddwa.engine.network import FunctionalClient, head_name
 from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
+from feddwa.mixing import pairwise_cosines
 from tests.algorithms.conftest import after, difference, equal, federation, models
 from tests.conftest import conv_net, map_state, plain_net, small_data
 
@@ -114,7 +115,7 @@ def test_clients_never_seen_follow_the_larger_child():
 @pytest.mark.parametrize("seed", range(5))
 def test_complete_linkage_is_scikit_learns(seed):
     updates = torch.from_numpy(np.random.default_rng(seed).normal(size=(11, 3)))
-    similarity = cosines(updates @ updates.T)
+    similarity = pairwise_cosines(updates @ updates.T)
     theirs = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(-similarity.numpy()).labels_
     assert bipartition(similarity).tolist() == (theirs != theirs[0]).tolist()
 
@@ -156,7 +157,7 @@ def test_the_rule_for_the_tolerance():
 
 def test_an_update_of_zero_is_orthogonal_to_all():
     updates = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double()
-    assert torch.equal(cosines(updates @ updates.T)[0], torch.zeros(2).double())
+    assert torch.equal(pairwise_cosines(updates @ updates.T)[0], torch.zeros(2).double())
 
 
 # FedRoD

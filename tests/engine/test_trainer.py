@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, evaluate, keys
+from feddwa.engine.engine import calls
 from feddwa.engine.fast import program, stacked_conv, stacked_norm, stacked_pool
 from feddwa.engine.fast.record import record
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import descend, label_loss
-from feddwa.engine.rows import repeat, take, take_state, tensors
-from feddwa.engine.trainer import calls
+from feddwa.engine.rows import repeat, take, take_parts, tensors
 from feddwa.errors import InputError
 from feddwa.models import Residual
 from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
@@ -124,7 +124,7 @@ def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
     everybody = train(Trainer, engine)
     for ids in (torch.tensor([3]), torch.tensor([0, 5, 6])):
         part = train(Trainer, make_engine(conv_net), ids=ids)
-        assert relative_error(part, take_state(everybody, ids)) < 1e-12
+        assert relative_error(part, take_parts(everybody, ids)) < 1e-12
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -33,7 +33,7 @@ from feddwa.algorithms import (
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Settings, keys
+from feddwa.engine import Engine, Settings, Trainer, keys
 from feddwa.federation import Federation
 from feddwa.models import Network
 from tests.oracles import reference
@@ -160,7 +160,7 @@ def record(federation):
     ]:
         for rnd in rounds:
             for epoch in range(3 * EPOCHS if split in data.splits else 0):
-                index, _ = engine.trainer(torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
+                index, _ = Trainer(engine, torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
                 for i in clients:
                     orders[purpose, split, rnd, i, epoch] = index[i, : data.splits[split].sizes[i]].numpy()
     for rnd in rounds:

@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine.rows import Cohort, Row, Rows, State, grown
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
+from feddwa.engine.rows import grown
 from feddwa.errors import InputError
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
@@ -27,13 +27,13 @@ Numbers = Mapping[str, float]  # those of one round
 class Problem:
     """What is known before the first round."""
 
-    initial: Row  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
+    initial: Model  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
     label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
     head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
-    buffers: Row = field(default_factory=dict)  # the BatchNorm statistics that everybody starts from
+    buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class Algorithm:
             return data.split_off("second_half", 0.5, rng)
         return data.split_off("validation", cls.validation, rng) if cls.validation else data
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""
         raise NotImplementedError
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The message to each client of the cohort."""
         raise NotImplementedError
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """A client's round: the message to the server, and the new memory."""
         raise NotImplementedError
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """The server's round: its new state, and what there is to report."""
         raise NotImplementedError
 
@@ -82,21 +82,21 @@ class Algorithm:
         """
         yield from ()
 
-    def grow(self, server: State, fresh: State) -> State:
+    def grow(self, server: ServerState, fresh: ServerState) -> ServerState:
         """The server's state once clients have joined; `fresh` is what `setup` makes for all of them."""
         return grown(server, fresh)
 
-    def deliver(self, server: State, cohort: Cohort) -> State:
+    def deliver(self, server: ServerState, cohort: Cohort) -> Message:
         """The message that brings clients what `personal` needs: as a rule the download of the coming round."""
         return self.download(server, cohort)
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The models that are evaluated before local training, and the memory to use with them; neither is kept."""
         if "model" not in download:
             raise InputError(self._lacks_model("download", "personal"))
         return download["model"], memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The models that are evaluated after local training."""
         if "model" not in upload:
             raise InputError(self._lacks_model("client", "trained"))

@@ -26,15 +26,13 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
-from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Numbers, Problem
-from feddwa.algorithms.linkage import bipartition, cosines, split
-from feddwa.algorithms.vectors import difference, inner_products
-from feddwa.engine.rows import Cohort, State, put, repeat, take
-from feddwa.engine.trainer import Trainer
+from feddwa.algorithms.linkage import bipartition, split, update_norms
+from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.rows import difference, put, repeat, take, zeros
 from feddwa.errors import require
-from feddwa.mixing import mix
+from feddwa.mixing import inner_products, mix, pairwise_cosines
 
 SHARE, LATE = 0.8, 10  # of the rule for eps2: of the largest norm, in so many rounds after the warm-up
 
@@ -58,22 +56,22 @@ class ClusterFL(Algorithm):
         require(0 <= self.eps2 < math.inf, "--param eps2", self.eps2, "a finite number, 0 or more")
         require(self.warmup >= 0, "--param warmup", self.warmup, "0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """One cluster; a row of "model" is the model of the client's cluster."""
-        n, nothing = problem.clients, {name: torch.zeros_like(value) for name, value in problem.initial.items()}
+        n, model = problem.clients, problem.initial
         clusters = {"of": torch.zeros(n, dtype=torch.int64), "seen": torch.zeros(n, dtype=torch.bool)}
-        return {"model": repeat(problem.initial, n), "update": repeat(nothing, n), "clusters": clusters}, {}
+        return {"model": repeat(model, n), "update": repeat(zeros(model), n), "clusters": clusters}, {}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The cluster's model."""
         return {"model": take(server["model"], cohort.ids)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs."""
         local, memory = trainer.sgd(download["model"], memory)
         return {"model": local}, memory
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """Split what has to be split, then move every cluster by the mean update of its participants."""
         fresh = difference(upload["model"], take(server["model"], cohort.ids))
         update = put(server["update"], cohort.ids, fresh)
@@ -86,7 +84,7 @@ class ClusterFL(Algorithm):
             known = ((old == cluster) & seen).nonzero().flatten()  # global ids
             if len(known) > 2:
                 mine = take(update, known)
-                leaves = bipartition(cosines(inner_products(mine, mine)))
+                leaves = bipartition(pairwise_cosines(inner_products(mine, mine)))
                 of = split(of, cluster, known[leaves], known[~leaves])
         together = (of.unsqueeze(1) == of[cohort.ids]).double()  # (N, m)
         step = mix(together / together.sum(1, keepdim=True).clamp(min=1), fresh)
@@ -131,12 +129,3 @@ def tolerance(largest: Sequence[float], warmup: int) -> float | None:
         return None
     value = SHARE * median(late)
     return round(value, max(2, 1 - math.floor(math.log10(value))))
-
-
-def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every participant's cluster: the norm of the mean update and the largest norm, from <D_i, D_j> (m, m)."""
-    same = (of.unsqueeze(1) == of).double()
-    share = same / same.sum(1, keepdim=True)
-    mean_square = ((share @ products) * share).sum(1)
-    largest = torch.where(same > 0, products.diagonal(), 0.0).amax(1)
-    return mean_square.clamp(min=0).sqrt(), largest.sqrt()

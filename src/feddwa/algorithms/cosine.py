@@ -3,41 +3,34 @@
 All similarities and weights are float64. A row is a client, a column the client that it weights.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from feddwa.algorithms.vectors import dots, inner_products
-from feddwa.engine.rows import Rows
-
-
-def cosines(a: Rows, b: Rows) -> Tensor:
-    """cos(a_i, b_i): (m,); 0 where a_i or b_i is zero."""
-    lengths = (dots(a, a) * dots(b, b)).sqrt()
-    return torch.where(lengths > 0, dots(a, b) / lengths, 0.0)
-
-
-def pairwise_cosines(update: Rows) -> Tensor:
-    """cos(d_i, d_j): (m, m); 0 where d_i or d_j is zero."""
-    products = inner_products(update, update)
-    norms = products.diagonal().sqrt()
-    lengths = norms.unsqueeze(1) * norms
-    return torch.where(lengths > 0, products / lengths, 0.0)
+from feddwa.engine import Stack
+from feddwa.engine.rows import only, scale
 
 
 def best_partner(similarity: Tensor) -> Tensor:
-    """s_i = max over j != i of max(c_ij, 0): (m,) from similarity (m, m)."""
+    """s_i = max over j != i of max(c_ij, 0): (m,) from similarity (m, m).
+
+    At the joint optimum of a group its updates sum to zero, so cosines within it are slightly negative. Such rounds say
+    nothing about who belongs together, and s_i is 0.
+    """
     return similarity.diagonal_scatter(torch.zeros_like(similarity.diagonal())).amax(1)
-
-
-def weighted_mean(total: Tensor, weight_sum: Tensor) -> Tensor:
-    """total / weight_sum; 0 where the weights sum to 0. All of one shape."""
-    return torch.where(weight_sum > 0, total / weight_sum, 0.0)
 
 
 def spearman_brown(cosine: Tensor) -> Tensor:
     """2c / (1 + c) with c = max(cosine, 0): the cosine expected of two epochs, from that of two half epochs."""
     c = cosine.clamp(min=0)
     return 2 * c / (1 + c)
+
+
+def mean_similarity(cosine_sum: Tensor, weight_sum: Tensor) -> Tensor:
+    """A (N, N): mean cosines, 0 where the weights sum to 0; the diagonal corrected from half epochs to whole ones."""
+    mean = torch.where(weight_sum > 0, cosine_sum / weight_sum, 0.0)
+    return mean.diagonal_scatter(spearman_brown(mean.diagonal()))
 
 
 def similarity_weights(similarity: Tensor, power: float) -> Tensor:
@@ -58,3 +51,9 @@ def scale_others(weights: Tensor, factor: float) -> Tensor:
     """P (N, N) with all entries off the diagonal multiplied by `factor`, and rows scaled to sum to 1 again."""
     scaled = (factor * weights).diagonal_scatter(weights.diagonal())
     return scaled / scaled.sum(1, keepdim=True)
+
+
+def agreed_update(update: Stack, groups: Mapping[str, list[str]], cosine: Mapping[str, Tensor]) -> Stack:
+    """h_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
+    parts = (scale(spearman_brown(cosine[group]), only(update, names)) for group, names in groups.items())
+    return only({name: value for part in parts for name, value in part.items()}, update)

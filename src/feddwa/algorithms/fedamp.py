@@ -27,8 +27,8 @@ from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Numbers, Problem
 from feddwa.algorithms.proximal import ProximalStep
-from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import mix, squared_distances
 
@@ -53,23 +53,23 @@ class FedAMP(Algorithm):
         require(0 < self.sigma < math.inf, "--param sigma", self.sigma, "a finite number above 0")
         require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """Everybody's last upload w_i and message u_i; the client remembers its w_i."""
-        rows = repeat(problem.initial, problem.clients)
+        models = repeat(problem.initial, problem.clients)
         seen = {"clients": torch.zeros(problem.clients, dtype=torch.bool)}
-        return {"model": rows, "message": rows, "seen": seen}, {"model": rows}
+        return {"model": models, "message": models, "seen": seen}, {"model": models}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """u_i."""
         return {"message": take(server["message"], cohort.ids)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs from the client's own model, with a pull towards u_i."""
         step = ProximalStep(trainer.lr, self.lam / self.alpha)
         upload, memory = trainer.train(step, {"model": memory["model"]}, memory, {"anchor": download["message"]})
         return upload, {**memory, "model": upload["model"]}
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """New messages to everybody, since anybody's neighbours may have moved."""
         models = put(server["model"], cohort.ids, upload["model"])
         seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
@@ -92,13 +92,13 @@ class FedAMP(Algorithm):
                 "cannot be"
             )
 
-    def attention(self, models: Rows, neighbours: Tensor) -> Tensor:
+    def attention(self, models: Stack, neighbours: Tensor) -> Tensor:
         """xi (N, N): row i weighs the models in u_i, those of `neighbours` (k,) and the client's own."""
         distances = squared_distances(models, take(models, neighbours)).cpu()  # (N, k)
         near = self.alpha / self.sigma * torch.exp(-distances / self.sigma)
         xi = near.new_zeros(len(near), len(near)).index_copy_(1, neighbours, near).fill_diagonal_(0)
         return xi + torch.diag(1 - xi.sum(1))
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The own model."""
         return memory["model"], memory

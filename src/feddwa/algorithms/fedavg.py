@@ -9,9 +9,9 @@ and the global model is evaluated on the clients with them: a server-side test w
 from dataclasses import dataclass
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.engine.rows import Cohort, State, repeat
-from feddwa.engine.trainer import Trainer
-from feddwa.mixing import mix
+from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.rows import repeat
+from feddwa.mixing import average
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,20 @@ class FedAvg(Algorithm):
     traffic = "1 + 1"
     cost = "1"
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model, without a client axis."""
         return {"model": problem.initial}, {}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The same model for everybody."""
         return {"model": repeat(server["model"], len(cohort))}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs from the global model."""
         local, memory = trainer.sgd(download["model"], memory)
         return {"model": local}, memory
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
-        """P has the same row n_k / n for everybody, so one row is mixed."""
-        weights = (cohort.sizes.double() / cohort.sizes.sum()).unsqueeze(0)  # (1, m)
-        mean = mix(weights, upload["model"])
-        return {"model": {name: value[0] for name, value in mean.items()}}, {"weights": weights.expand(len(cohort), -1)}
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
+        """The mean by data size; P has the same row n_k / n for everybody."""
+        mean, weights = average(cohort.sizes, upload["model"])
+        return {"model": mean}, {"weights": weights}

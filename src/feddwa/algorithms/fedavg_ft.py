@@ -13,8 +13,7 @@ it. BatchNorm statistics of the copy move with it and are used to test it. The g
 from dataclasses import dataclass
 
 from feddwa.algorithms.fedavg import FedAvg
-from feddwa.engine.rows import Rows, State
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Memory, Message, Stack, Trainer
 from feddwa.errors import require
 from feddwa.params import Repeats
 
@@ -33,6 +32,6 @@ class FedAvgFT(FedAvg):
     def __post_init__(self) -> None:
         require(self.tune_epochs is None or self.tune_epochs >= 0, "--param tune_epochs", self.tune_epochs, "0 or more")
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """A copy of w after local training, with the statistics that it has then."""
         return trainer.sgd(download["model"], memory, epochs=self.tune_epochs)

@@ -14,11 +14,10 @@ Momentum acts on parameters alone, never on BatchNorm statistics. beta = 0 is Fe
 
 from dataclasses import dataclass
 
-import torch
-
 from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
-from feddwa.engine.rows import Cohort, State
+from feddwa.engine import Cohort, Memory, Message, ServerState
+from feddwa.engine.rows import zeros
 from feddwa.errors import require
 
 
@@ -36,12 +35,11 @@ class FedAvgM(FedAvg):
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "--param beta", self.beta, "from 0 to below 1")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """Momentum starts at zero."""
-        still = {name: torch.zeros_like(value) for name, value in problem.initial.items()}
-        return {"model": problem.initial, "momentum": still}, {}
+        return {"model": problem.initial, "momentum": zeros(problem.initial)}, {}
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """FedAvg's mean, from which momentum leads on: w - D = mean, so w - (D + beta v) = mean - beta v."""
         averaged, info = super().server(server, cohort, upload)
         mean, old = averaged["model"], server["momentum"]

@@ -10,11 +10,8 @@ Crosses the network: down w_i, up v_i and u_i, three model sizes; the other vari
 the server knows what they are made of. Data sizes play no role in the weights.
 
 Two options are ours. `granularity` computes weights for every layer or tensor by itself. `sketch` = b > 0 sends b
-numbers in place of each group of g_i = u_i - v_i, and the lengths of its tensors (feddwa.sketch): of
-
-    ||u_i - v_j||^2 = ||v_i - v_j||^2 + |g_i|^2 + 2 <g_i, v_i - v_j>
-
-the server knows the first two terms exactly, estimates the third, and keeps it within Cauchy-Schwarz.
+numbers in place of each group of g_i = u_i - v_i, and the lengths of its tensors, from which the server estimates the
+distances (feddwa.sketch).
 
 Where the paper, its code and others differ: the formula of the paper takes one full gradient step ahead, its algorithm
 box one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option
@@ -30,21 +27,12 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import difference
-from feddwa.engine.rows import Cohort, Rows, State, put, repeat, take
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import difference, only, put, repeat, take
 from feddwa.errors import require
-from feddwa.mixing import (
-    Granularity,
-    dwa_weights,
-    inverse_weights,
-    mix_groups,
-    parameter_groups,
-    part_of,
-    squared_distances,
-)
+from feddwa.mixing import Granularity, dwa_weights, inverse_weights, mix_groups, parameter_groups
 from feddwa.params import Repeats
-from feddwa.sketch import sketch
+from feddwa.sketch import sketch, sketched_distances
 
 
 @dataclass(frozen=True)
@@ -78,19 +66,19 @@ class FedDWA(Algorithm):
         require(whole, "--param sketch", self.sketch, "0 unless guidance=ahead and tested=local")
         require(known, "--param tested", self.tested, f"local: guidance={self.guidance} is not made by clients")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """One personalised model per client; for "last" also each client's last local model, at first the initial."""
-        rows = repeat(problem.initial, problem.clients)
-        extra: State = {"last": rows} if self.guidance == "last" else {}
+        models = repeat(problem.initial, problem.clients)
+        extra: ServerState = {"last": models} if self.guidance == "last" else {}
         if self.sketch:
             extra = {"record": {"seed": torch.tensor(problem.seed)}}
-        return {"model": rows, **extra}, {}
+        return {"model": models, **extra}, {}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The client's own personalised model w_i."""
         return {"model": take(server["model"], cohort.ids)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs give the local model, g more the guidance model."""
         local, memory = trainer.sgd(download["model"], memory)
         if self.guidance != "ahead":
@@ -98,24 +86,17 @@ class FedDWA(Algorithm):
         ahead, _ = trainer.sgd(local, memory, epochs=self.guidance_epochs, purpose="guidance")
         if not self.sketch:
             return {"model": local, "guidance": ahead}, memory
-        step = difference(ahead, local)
+        step, draw = difference(ahead, local), (trainer.seed, trainer.round)
         groups = parameter_groups(step, self.granularity)
-        seed, round = trainer.seed, trainer.round
-        sketches = {group: sketch(part_of(step, names), self.sketch, seed, round) for group, names in groups.items()}
+        sketches = {group: sketch(only(step, names), self.sketch, *draw) for group, names in groups.items()}
         lengths = {name: torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1) for name, value in step.items()}
         return {"model": local, "sketch": sketches, "lengths": lengths}, memory
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """Weigh by distance to the guidance models, mix the local ones; who is absent keeps its row."""
         local = upload["model"]
         groups = parameter_groups(local, self.granularity)
-        if self.sketch:
-            apart = {group: self._sketched(server, cohort, upload, group, names) for group, names in groups.items()}
-            shares = {group: inverse_weights(distances, self.top_k) for group, distances in apart.items()}
-        else:
-            guidance = self._guidance(server, cohort, upload)
-            parts = {group: (part_of(guidance, names), part_of(local, names)) for group, names in groups.items()}
-            shares = {group: dwa_weights(*part, self.top_k) for group, part in parts.items()}
+        shares = {group: self._weights(server, cohort, upload, group, names) for group, names in groups.items()}
         mixed, weights = mix_groups(shares, groups, local)
         new = {**server, "model": put(server["model"], cohort.ids, mixed)}
         if self.guidance == "last":
@@ -123,28 +104,25 @@ class FedDWA(Algorithm):
         report = {f"weights/{group}": own for group, own in shares.items()} if len(shares) > 1 else {}
         return new, {"weights": weights, **report}
 
-    def _sketched(self, server: State, cohort: Cohort, upload: State, group: str, names: list[str]) -> Tensor:
-        """||u_i - v_j||^2 (m, m) of a group: exact but for the product with the sketched guidance step."""
-        local = part_of(upload["model"], names)
-        centred = {name: value - value[:1] for name, value in local.items()}  # differences are all that matters
-        theirs = sketch(centred, self.sketch, int(server["record"]["seed"]), cohort.round).double()
-        mine = upload["sketch"][group].double()
-        cross = (mine * theirs).sum(1, keepdim=True) - mine @ theirs.T  # <g_i, v_i - v_j>
-        apart = squared_distances(local, local)
-        length = torch.stack([upload["lengths"][name].double().square() for name in names]).sum(0).unsqueeze(1)
-        most = (length * apart).sqrt()  # |<g_i, v_i - v_j>| <= |g_i| ||v_i - v_j||
-        return apart + length + 2 * cross.clamp(min=-most, max=most)
+    def _weights(self, server: ServerState, cohort: Cohort, upload: Message, group: str, names: list[str]) -> Tensor:
+        """P (m, m) of a group of parameters."""
+        local = only(upload["model"], names)
+        if not self.sketch:
+            return dwa_weights(self._guidance(server, cohort, upload, names), local, self.top_k)
+        lengths = torch.stack([upload["lengths"][name].double().square() for name in names]).sum(0)
+        seed = int(server["record"]["seed"])
+        distances = sketched_distances(local, upload["sketch"][group], lengths, seed, cohort.round)
+        return inverse_weights(distances, self.top_k)
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The local model v_i, or the guidance model u_i (the paper's appendix compares it with w_i)."""
         return upload["model" if self.tested == "local" else "guidance"]
 
-    def _guidance(self, server: State, cohort: Cohort, upload: State) -> Rows:
+    def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
+        """The guidance models (m, *shape), only these parameters."""
         if self.guidance == "ahead":
-            return upload["guidance"]
-        if self.guidance == "last":
-            return take(server["last"], cohort.ids)
-        current = take(server["model"], cohort.ids)
-        if self.guidance == "current":
-            return current
-        return {name: torch.sub(2 * local, current[name]) for name, local in upload["model"].items()}
+            return only(upload["guidance"], names)
+        known = take(only(server["last" if self.guidance == "last" else "model"], names), cohort.ids)
+        if self.guidance != "extrapolate":
+            return known
+        return {name: 2 * upload["model"][name] - value for name, value in known.items()}

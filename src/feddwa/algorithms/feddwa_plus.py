@@ -1,4 +1,4 @@
-"""FedDWA+: mix clients whose updates point the same way, layer by layer, at FedAvg's traffic and computation.
+"""FedDWA+, our own: mix clients whose updates point the same way, by layer, at FedAvg's traffic and computation.
 
 FedDWA weights clients by the distance of their models, which does not tell label skew from concept shift. FedDWA+
 weights them by the cosine similarity of their updates. Client i trains w_i for an epoch, on one half of its data and
@@ -15,50 +15,33 @@ then on the other, to v_i. For every layer by itself:
     e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
 Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
-log prior l_i added to the outputs (k samples of even classes besides its own), and sends them without:
-
-    l_i  = log((n_ic + k / C) / (n_i + k))
+log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without.
 
 Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
 
 - Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
   a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
-- 2c / (1 + c), Spearman-Brown, is the cosine of two epochs, given that of two half epochs.
-- s_i: at the joint optimum of a group its updates sum to zero, so cosines within it are slightly negative. Such rounds
-  say nothing about who belongs together.
 - The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
 - With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
 
-With `freeze` = T, A is fixed after round T. Two clients that have not met by then never weight each other.
-
 Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held out; a client stores four models. Our own method; not in the paper.
+held out; a client stores four models.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.cosine import (
-    best_partner,
-    cosines,
-    pairwise_cosines,
-    scale_others,
-    similarity_weights,
-    spearman_brown,
-    weighted_mean,
-)
+from feddwa.algorithms.cosine import agreed_update, best_partner, mean_similarity, scale_others, similarity_weights
 from feddwa.algorithms.prior import add_prior, log_prior
-from feddwa.algorithms.vectors import add_scaled, difference, scale
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.network import SGDStep
-from feddwa.engine.rows import Cohort, Rows, State, count, put, repeat, take
-from feddwa.engine.trainer import Trainer
+from feddwa.engine.rows import add_scaled, count, difference, only, put, repeat, take, zeros
 from feddwa.errors import require
-from feddwa.mixing import Granularity, mix_groups, parameter_groups, part_of
+from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
 
@@ -78,7 +61,7 @@ class FedDWAPlus(Algorithm):
     average: float = 0.1  # r: share of the rounds so far over which the model in use is a running mean; 0 = the last
     granularity: Granularity = "layer"  # parameters that get their weights together
     prior: float = 200.0  # k: samples of even classes added to a client's own in l_i; large: without l_i
-    freeze: int = 0  # rounds after which A, and with it P of a given set of participants, stays fixed; 0 = never
+    freeze: int = 0  # rounds after which A stays fixed, 0 = never; who has not met by then never weights each other
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
@@ -86,23 +69,22 @@ class FedDWAPlus(Algorithm):
         require(0 < self.prior < math.inf, "--param prior", self.prior, "a finite number above 0")
         require(self.freeze >= 0, "--param freeze", self.freeze, "0 (never) or a number of rounds")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """Server: w_i, and per group both sums of A (N, N). Client: mean e_i, a_i, b_i, h_i, rounds so far, l_i."""
         n, groups = problem.clients, parameter_groups(problem.initial, self.granularity)
         sums = {group: torch.zeros(n, n, dtype=torch.float64) for group in groups}
-        zeros = repeat({name: torch.zeros_like(value) for name, value in problem.initial.items()}, n)
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
-        average = repeat({**problem.initial, **statistics}, n)
-        rounds = {"taken": torch.zeros(n, dtype=torch.float64)}
-        memory: State = {"average": average, "rounds": rounds, "prior": log_prior(problem, self.prior)}
+        average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
+        rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
+        memory = {"average": average, "rounds": rounds, "prior": prior}
         server = {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}
-        return server, {**memory, **dict.fromkeys((*HALVES, "agreed_update"), zeros)}
+        return server, memory | dict.fromkeys((*HALVES, "agreed_update"), none)
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The client's own personalised model w_i."""
         return {"model": take(server["model"], cohort.ids)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """An epoch, half by half. Uploads v_i and c_ii of every group (m,)."""
         start, step = add_prior(download["model"], memory), SGDStep(trainer.lr)
         before, (first, second) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
@@ -110,62 +92,48 @@ class FedDWAPlus(Algorithm):
         local, memory = trainer.train(step, half, memory, split=second)
         updates = {**{name: memory[name] for name in HALVES}, first: difference(half["model"], start)}
         groups = parameter_groups(start, self.granularity)
-        cosine = {group: cosines(*(part_of(updates[name], own) for name in HALVES)) for group, own in groups.items()}
+        cosine = {group: cosines(*(only(updates[name], own) for name in HALVES)) for group, own in groups.items()}
         agreed = agreed_update(difference(local["model"], start), groups, cosine)
         average = self._averaged({**before, "agreed_update": agreed}, download["model"])
         rounds = {"taken": before["rounds"]["taken"] + 1}
         memory = {**memory, **updates, "agreed_update": agreed, "average": average, "rounds": rounds}
         return {"model": add_prior(local["model"], memory, -1), "cosine": cosine}, memory
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """Update A from the cosines of the cohort, then mix all N clients, the absent ones with w_i for v_i."""
-        ids, pairs = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids)
+        ids, pairs, total = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids), count(server["model"])
         update = difference(upload["model"], take(server["model"], ids))
         latest = put(server["model"], ids, upload["model"])  # v_i, and w_i of absent clients
         cosine_sum, weight_sum = dict(server["cosine_sum"]), dict(server["weight_sum"])  # group -> (N, N)
-        present = torch.eye(count(latest), dtype=torch.bool, device=ids.device).index_fill(1, ids, True)  # (N, N)
+        present = torch.eye(total, dtype=torch.bool, device=ids.device).index_fill(1, ids, True)  # (N, N)
         groups = parameter_groups(latest, self.granularity)
         shares: dict[str, Tensor] = {}  # group -> P (N, N)
         for group, names in groups.items():
             if not 0 < self.freeze < cohort.round:
-                cosine = pairwise_cosines(part_of(update, names)).diagonal_scatter(upload["cosine"][group].double())
+                own = only(update, names)
+                cosine = pairwise_cosines(inner_products(own, own)).diagonal_scatter(upload["cosine"][group].double())
                 weight = best_partner(cosine).unsqueeze(1)  # (m, 1): s_i
-                cosine_sum[group] = cosine_sum[group].index_put(pairs, cosine_sum[group][pairs] + weight * cosine)
-                weight_sum[group] = weight_sum[group].index_put(pairs, weight_sum[group][pairs] + weight)
-            known = similarity(cosine_sum[group], weight_sum[group])
-            weights = similarity_weights(torch.where(present, known, 0.0), self.power)
-            shares[group] = scale_others(weights, count(latest) / len(ids))
+                cosine_sum[group] = cosine_sum[group].index_put(pairs, weight * cosine, accumulate=True)
+                weight_sum[group] = weight_sum[group].index_put(pairs, weight.expand_as(cosine), accumulate=True)
+            known = torch.where(present, mean_similarity(cosine_sum[group], weight_sum[group]), 0.0)
+            shares[group] = scale_others(similarity_weights(known, self.power), total / len(ids))
         mixed, overall = mix_groups(shares, groups, latest)
         report = {"weights": overall[pairs], **{f"weights/{group}": each[pairs] for group, each in shares.items()}}
         return {"model": mixed, "cosine_sum": cosine_sum, "weight_sum": weight_sum}, report
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """e_i with the model that has just arrived and l_i; BatchNorm statistics are a running mean as well."""
         used = self._averaged(memory, download["model"])
         buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
-        model = {name: used[name] for name in download["model"]}
-        return add_prior(model, memory), {**memory, "buffers": buffers}
+        return add_prior(only(used, download["model"]), memory), {**memory, "buffers": buffers}
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The local model v_i, with l_i."""
         return add_prior(upload["model"], memory)
 
-    def _averaged(self, memory: State, model: Rows) -> Rows:
+    def _averaged(self, memory: Memory, model: Stack) -> Stack:
         """The running mean after w_i + h_i and the current BatchNorm statistics have entered it: (m, *shape)."""
         latest = {name: value + memory["agreed_update"][name] for name, value in model.items()}
         now, past = {**memory["buffers"], **latest}, memory["average"]
         share = 1 / (1 + self.average * memory["rounds"]["taken"])  # (m,)
-        return add_scaled(past, share, {name: now[name] - value for name, value in past.items()})
-
-
-def agreed_update(update: Rows, groups: Mapping[str, list[str]], cosine: Rows) -> Rows:
-    """h_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
-    parts = (scale(spearman_brown(cosine[group]), part_of(update, names)) for group, names in groups.items())
-    scaled = {name: value for part in parts for name, value in part.items()}
-    return {name: scaled[name] for name in update}
-
-
-def similarity(cosine_sum: Tensor, weight_sum: Tensor) -> Tensor:
-    """A (N, N): mean cosines, the diagonal corrected from half epochs to whole ones."""
-    mean = weighted_mean(cosine_sum, weight_sum)
-    return mean.diagonal_scatter(spearman_brown(mean.diagonal()))
+        return add_scaled(past, share, difference(only(now, past), past))

@@ -31,10 +31,8 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import add_scaled, difference, norms
-from feddwa.engine import keys
-from feddwa.engine.rows import Cohort, Picked, Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer, keys
+from feddwa.engine.rows import Picked, add_scaled, difference, norms, repeat, zeros
 from feddwa.errors import require
 
 
@@ -59,24 +57,19 @@ class FedFomo(Algorithm):
         require(0 <= self.epsilon <= 1, "--param epsilon", self.epsilon, "from 0 to 1")
         require(0 <= self.decay < math.inf, "--param decay", self.decay, "a finite number, 0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """No uploads yet, nobody prefers anybody; the client has its model and the base that it came from."""
-        none = {name: value.new_empty(0, *value.shape) for name, value in problem.initial.items()}
-        affinity = torch.zeros(problem.clients, problem.clients, dtype=torch.float64)
-        record = {
-            "uploaded": torch.zeros(0, dtype=torch.int64),
-            "affinity": affinity,
-            "seed": torch.tensor(problem.seed),
-        }
-        rows = repeat(problem.initial, problem.clients)
-        return {"models": none, "record": record}, {"model": rows, "base": rows}
+        nobody, affinity = torch.zeros(0, dtype=torch.int64), torch.zeros(problem.clients, problem.clients).double()
+        record = {"uploaded": nobody, "affinity": affinity, "seed": torch.tensor(problem.seed)}
+        models = repeat(problem.initial, problem.clients)
+        return {"models": repeat(problem.initial, 0), "record": record}, {"model": models, "base": models}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """M models for each client, a part each, by reference: nothing is copied here."""
         slots = self.choose(server, cohort).unbind(1)
         return {f"model{n}": Picked(server["models"], slot) for n, slot in enumerate(slots)}
 
-    def choose(self, server: State, cohort: Cohort) -> Tensor:
+    def choose(self, server: ServerState, cohort: Cohort) -> Tensor:
         """(m, M) positions among the uploads: epsilon-greedy on the affinity, nobody twice, never oneself."""
         uploaded, affinity = server["record"]["uploaded"], server["record"]["affinity"]
         slots = min(self.models, max(len(uploaded) - 1, 0))
@@ -95,13 +88,13 @@ class FedFomo(Algorithm):
                 random.remove(pick)
         return chosen
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """Mix, then train; the mixture is the next base."""
         mixture, raw = self.mixture(trainer, download, memory)
         model, memory = trainer.sgd(mixture, memory)
         return {"model": model, "scores": {"raw": raw}}, {**memory, "model": model, "base": mixture}
 
-    def mixture(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Tensor]:
+    def mixture(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Tensor]:
         """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the client's own."""
         base, candidates = memory["base"], [*download.values(), memory["model"]]
         base_loss = trainer.losses(base, memory)
@@ -109,7 +102,7 @@ class FedFomo(Algorithm):
         far = [norms(difference(candidate, base)) for candidate in candidates]
         raw = torch.stack([gain / d for gain, d in zip(gains, far, strict=True)], dim=1)
         raw = raw.nan_to_num(0, 0, 0)  # equal to base, or nothing to validate with: no help
-        mixture: Rows = {name: torch.zeros_like(value) for name, value in base.items()}
+        mixture: Stack = zeros(base)
         for share, candidate in zip(self.weights(raw).unbind(1), [*candidates, base], strict=True):
             mixture = add_scaled(mixture, share, candidate)
         return mixture, raw
@@ -122,7 +115,7 @@ class FedFomo(Algorithm):
         stay[-2 if self.fallback == "own" else -1] = 1
         return torch.where(total > 0, torch.cat([positive / total, torch.zeros_like(total)], 1), stay)
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """Remember who helped whom; the new uploads replace the old.
 
         Reported are the shares in this round's mixtures ("weights") and the affinity P that is learned from all rounds
@@ -134,11 +127,9 @@ class FedFomo(Algorithm):
         shares = torch.zeros(len(cohort), len(affinity), dtype=raw.dtype)
         shares.scatter_(1, torch.cat([who, rows], 1), self.weights(raw)[:, :-1])
         record = {**record, "uploaded": cohort.ids, "affinity": affinity}
-        return {"models": upload["model"], "record": record}, {
-            "weights": shares[:, cohort.ids],
-            "affinity": affinity[cohort.ids][:, cohort.ids],
-        }
+        report = {"weights": shares[:, cohort.ids], "affinity": affinity[cohort.ids][:, cohort.ids]}
+        return {"models": upload["model"], "record": record}, report
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """theta_i."""
         return self.mixture(trainer, download, memory)[0], memory

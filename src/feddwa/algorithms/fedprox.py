@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.proximal import ProximalStep
-from feddwa.engine.rows import State
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Memory, Message, Trainer
 from feddwa.errors import require
 
 
@@ -34,7 +33,7 @@ class FedProx(FedAvg):
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, "--param mu", self.mu, "a finite number, 0 or more")
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs, pulled towards the model they start from."""
         step = ProximalStep(trainer.lr, self.mu)
         return trainer.train(step, download, memory, {"anchor": download["model"]})

@@ -16,7 +16,6 @@ last linear layer, without the hyper-network variant. Two linear heads on the sa
 model is an ordinary one whose head is G + P_i.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +25,9 @@ from torch.nn import functional as F
 from feddwa.algorithms.base import Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
+from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
 from feddwa.engine.network import Client, Net, descend, outputs_and_features
-from feddwa.engine.rows import Row, Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine.rows import only, repeat
 from feddwa.errors import InputError
 
 OWN = "own/"  # marks the personalised head's parameters among the others
@@ -40,17 +39,18 @@ class TwoHeadStep:
 
     rate: float
 
-    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, prior: Row) -> Mapping[str, Row]:
+    def __call__(self, client: Client, state: StepState, batch: Batch, prior: Model) -> StepState:
         """One step on a batch."""
-        params = {**state["model"], **{OWN + name: value for name, value in state["head"].items()}}
+        params = Model({**state["model"], **{OWN + name: value for name, value in state["head"].items()}})
         new = descend(params, client.gradient(params, batch, two_losses, prior=prior), self.rate)
-        return {part: {name: new[OWN * (part == "head") + name] for name in rows} for part, rows in state.items()}
+        head = Model({name: new[OWN + name] for name in state["head"]})
+        return {"model": Model(only(new, state["model"])), "head": head}
 
 
-def two_losses(net: Net, params: Row, batch: Batch, prior: Row) -> Tensor:
+def two_losses(net: Net, params: Model, batch: Batch, prior: Model) -> Tensor:
     """L_G + L_P: neither depends on what the other moves."""
     own = {name.removeprefix(OWN).rpartition(".")[2]: value for name, value in params.items() if name.startswith(OWN)}
-    shared = {name: value for name, value in params.items() if not name.startswith(OWN)}
+    shared = Model({name: value for name, value in params.items() if not name.startswith(OWN)})
     generic, features = outputs_and_features(net, shared, batch.x)
     personal = generic.detach() + F.linear(features.detach(), own["weight"], own.get("bias"))
     return net.loss_function(generic + prior["log"], batch.y) + net.loss_function(personal, batch.y)
@@ -64,7 +64,7 @@ class FedRoD(FedAvg):
     summary = "a shared body and class-balanced head, a personalised head on top"
     order = 10
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""
         if problem.label_counts is None or not any(name.endswith("weight") for name in problem.head):
             raise InputError(
@@ -76,20 +76,20 @@ class FedRoD(FedAvg):
         log = torch.log(frequency).to(next(iter(problem.initial.values())))
         return server, {"head": head, "prior": {"log": log}}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of both heads."""
         step, start = TwoHeadStep(trainer.lr), {"model": download["model"], "head": memory["head"]}
         state, memory = trainer.train(step, start, memory, {"prior": memory["prior"]})
         return {"model": state["model"]}, {**memory, "head": state["head"]}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """Both heads as one."""
         return _with_head(download["model"], memory["head"]), memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """Both heads as one."""
         return _with_head(upload["model"], memory["head"])
 
 
-def _with_head(model: Rows, head: Rows) -> Rows:
+def _with_head(model: Stack, head: Stack) -> Stack:
     return {name: value + head[name] if name in head else value for name, value in model.items()}

@@ -24,20 +24,16 @@ the previous round's participants and itself; logits of others and their Adam mo
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.algorithms.vectors import add_scaled, difference, dots, inner_products, scale
-from feddwa.data.federated import Batch
-from feddwa.engine.network import Client, descend
-from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.algorithms.exchange import Exchange
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import count, difference, repeat, row
 from feddwa.errors import require
-from feddwa.mixing import mix
 from feddwa.params import Repeats
 
 
@@ -62,45 +58,43 @@ class L2C(Algorithm):
         require(0 <= self.decay < math.inf, "--param decay", self.decay, "a finite number, 0 or more")
         require(self.mixing_steps >= 0, "--param mixing_steps", self.mixing_steps, "0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """No updates yet; the client has its model, where that started, and its logits with Adam's moments."""
-        none = {name: value.new_empty(0, *value.shape) for name, value in problem.initial.items()}
-        rows, n = repeat(problem.initial, problem.clients), problem.clients
+        n, models = problem.clients, repeat(problem.initial, problem.clients)
         adam = {name: torch.zeros(n, n, dtype=torch.float64) for name in ("logits", "first", "second", "steps")}
-        server = {"updates": none, "from": {"ids": torch.zeros(0, dtype=torch.int64)}}
-        return server, {"model": rows, "start": rows, "mixing": adam}
+        server = {"updates": repeat(problem.initial, 0), "from": {"ids": torch.zeros(0, dtype=torch.int64)}}
+        return server, {"model": models, "start": models, "mixing": adam}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The same updates for everybody: (m, k, *shape), sharing memory."""
-        return {part: repeat(rows, len(cohort)) for part, rows in server.items()}
+        return {part: repeat(stack, len(cohort)) for part, stack in server.items()}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """Mix, then train."""
         start, mixing, weights = self.collaborate(trainer, download, memory)
         model, memory = trainer.sgd(start, memory)
-        update = difference(start, model)
-        return {"update": update, "weights": {"omega": weights}}, {
-            **memory, "model": model, "start": start, "mixing": mixing,
-        }  # fmt: skip
+        upload = {"update": difference(start, model), "weights": {"omega": weights}}
+        return upload, {**memory, "model": model, "start": start, "mixing": mixing}
 
-    def collaborate(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, Rows, Tensor]:
+    def collaborate(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Stack, Tensor]:
         """theta_i mixed with learned weights, the logits' new state, and omega (m, N)."""
         mixing, own = memory["mixing"], difference(memory["start"], memory["model"])
-        updates, senders = ({name: value[0] for name, value in download[part].items()} for part in ("updates", "from"))
+        updates, senders = row(download["updates"], 0), download["from"]["ids"][0]  # (k, *shape), (k,)
         present = torch.zeros_like(mixing["logits"], dtype=torch.bool)
-        present[:, senders["ids"]] = True
+        present[:, senders] = True
         present[torch.arange(len(present)), trainer.ids] = True
         if not count(updates):
             return memory["model"], mixing, present.double()
-        exchange = Exchange(memory["start"], own, trainer.ids, updates, senders["ids"])
+        exchange = Exchange(memory["start"], own, trainer.ids, updates, senders)
         for _ in range(self.mixing_steps):
             weights = omega(mixing["logits"], present)
-            slopes = exchange.slopes(weights, validation_gradient(trainer, exchange.mixture(weights), memory))
+            gradient = trainer.gradients(exchange.mixture(weights), memory, split="validation", purpose="mixing")
+            slopes = exchange.slopes(weights, gradient)
             mixing = self.adam(mixing, logit_gradient(weights, slopes), present)
         weights = omega(mixing["logits"], present)
         return exchange.mixture(weights), mixing, weights
 
-    def adam(self, mixing: Rows, gradient: Tensor, present: Tensor) -> Rows:
+    def adam(self, mixing: Stack, gradient: Tensor, present: Tensor) -> Stack:
         """One step on the logits (m, N) of the clients present (m, N); other logits and moments stay."""
         gradient = gradient + self.decay * mixing["logits"]
         steps = mixing["steps"] + 1
@@ -110,16 +104,16 @@ class L2C(Algorithm):
         new = {"logits": mixing["logits"] - self.mixing_lr * step, "first": first, "second": second, "steps": steps}
         return {name: torch.where(present, value, mixing[name]) for name, value in new.items()}
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """A relay. P shows the weights among the cohort."""
         new = {"updates": upload["update"], "from": {"ids": cohort.ids}}
         return new, {"weights": upload["weights"]["omega"][:, cohort.ids]}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """theta_i; what its logits learned on the way is dropped, the round learns it again."""
         return self.collaborate(trainer, download, memory)[0], memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The client's own model."""
         return memory["model"]
 
@@ -132,46 +126,3 @@ def omega(logits: Tensor, present: Tensor) -> Tensor:
 def logit_gradient(weights: Tensor, slopes: Tensor) -> Tensor:
     """dL/da (m, N) from omega and dL/domega."""
     return weights * (slopes - (weights * slopes).sum(1, keepdim=True))
-
-
-def validation_gradient(trainer: Trainer, model: Rows, memory: State) -> Rows:
-    """G: the gradient of every client's mean validation loss."""
-    zero = {name: torch.zeros_like(value) for name, value in model.items()}
-    work, fixed = {"total": zero}, {"model": model}
-    state, _ = trainer.train(add_gradient, work, memory, fixed, epochs=1, split="validation", purpose="mixing")
-    samples = trainer.sizes("validation").clamp(min=1)
-    return scale(1 / samples.double(), state["total"])
-
-
-def add_gradient(client: Client, state: Mapping[str, Row], batch: Batch, model: Row) -> Mapping[str, Row]:
-    """Sum over samples of the gradients at a fixed model."""
-    return {"total": descend(state["total"], client.gradient(model, batch), -float(len(batch.y)))}
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What clients can mix: a broadcast, of which one copy stands for all, and their own last updates."""
-
-    start: Rows  # (m, *shape) where each client's last training began
-    own: Rows  # (m, *shape) each client's own update, also if the broadcast is without it
-    ids: Tensor  # (m,)
-    updates: Rows  # (k, *shape) the updates received, perhaps the client's own among them
-    senders: Tensor  # (k,)
-
-    def mixture(self, weights: Tensor) -> Rows:
-        """theta_i - sum_j omega_ij D_j."""
-        mine, start, own = self.ids.unsqueeze(1), self._sent(self.start), self._sent(self.own)
-        others = mix(weights[:, self.senders].masked_fill(self.senders == mine, 0), self.updates)
-        mixed = add_scaled(difference(start, others), -weights.gather(1, mine), own)
-        return {name: mixed.get(name, value - self.own[name]) for name, value in self.start.items()}
-
-    def slopes(self, weights: Tensor, gradient: Rows) -> Tensor:
-        """dL/domega_ij = -<G_i, D_j>: (m, N), 0 for clients that sent nothing."""
-        result = torch.zeros_like(weights)
-        gradient, own = self._sent(gradient), self._sent(self.own)
-        result[:, self.senders] = -inner_products(gradient, self.updates)
-        return result.scatter(1, self.ids.unsqueeze(1), -dots(gradient, own).unsqueeze(1))
-
-    def _sent(self, rows: Rows) -> Rows:
-        """Without what nobody sends (BatchNorm that stays local), which stays each client's own."""
-        return {name: rows[name] for name in self.updates}

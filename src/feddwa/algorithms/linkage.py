@@ -1,13 +1,19 @@
-"""Clusters of clients: complete linkage on cosine similarities, and what a split does to everybody's cluster."""
+"""Clusters of clients: how far their updates pull apart, complete linkage, and what a split does to all clusters."""
 
 import torch
 from torch import Tensor
 
 
-def cosines(products: Tensor) -> Tensor:
-    """Cosine similarities from inner products; an update of zero is orthogonal to all."""
-    norms = products.diagonal().sqrt()
-    return products / (norms.unsqueeze(1) * norms + 1e-12)
+def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every participant's cluster: the norm of the mean update and the largest norm, from <D_i, D_j> (m, m).
+
+    of: (m,) the participants' clusters. Both results are (m,).
+    """
+    same = (of.unsqueeze(1) == of).double()
+    share = same / same.sum(1, keepdim=True)
+    mean_square = ((share @ products) * share).sum(1)
+    largest = torch.where(same > 0, products.diagonal(), 0.0).amax(1)
+    return mean_square.clamp(min=0).sqrt(), largest.sqrt()
 
 
 def bipartition(similarity: Tensor) -> Tensor:

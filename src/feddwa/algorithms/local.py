@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.engine.rows import Cohort, Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
+from feddwa.engine.rows import repeat
 
 
 @dataclass(frozen=True)
@@ -22,27 +22,27 @@ class Local(Algorithm):
     traffic = "0 + 0"
     cost = "1"
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The model lives with its client."""
         return {}, {"model": repeat(problem.initial, problem.clients)}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """Nothing."""
         return {}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs on the client's own model."""
         model, memory = trainer.sgd(memory["model"], memory)
         return {}, {**memory, "model": model}
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """P is the identity."""
         return server, {"weights": torch.eye(len(cohort), dtype=torch.float64)}
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The own model."""
         return memory["model"], memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """The own model."""
         return memory["model"]

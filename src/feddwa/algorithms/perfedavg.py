@@ -19,16 +19,13 @@ here. a = 0 is FedAvg with rate b on the batches D'.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from feddwa.algorithms.fedavg import FedAvg
-from feddwa.algorithms.vectors import difference
 from feddwa.data.federated import Batch
+from feddwa.engine import Memory, Message, Stack, StepState, Trainer
 from feddwa.engine.network import Client, descend
-from feddwa.engine.rows import Row, Rows, State
-from feddwa.engine.trainer import Trainer
 from feddwa.errors import require
 from feddwa.params import Repeats
 
@@ -47,7 +44,7 @@ class MetaStep:
         """Batches that a step consumes."""
         return 2 if self.variant == "fo" else 3
 
-    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch) -> Mapping[str, Row]:
+    def __call__(self, client: Client, state: StepState, batch: Batch) -> StepState:
         """One step on the parts of a batch."""
         if len(batch.y) < 2 * self.parts:
             return state
@@ -58,7 +55,7 @@ class MetaStep:
         if self.variant == "hf":
             up = client.gradient(descend(model, gradient, -self.delta), batches[2])
             down = client.gradient(descend(model, gradient, self.delta), batches[2])
-            gradient = descend(gradient, difference(up, down), self.inner / (2 * self.delta))  # q - a h
+            gradient = descend(gradient, descend(up, down, 1.0), self.inner / (2 * self.delta))  # q - a h
         return {"model": descend(model, gradient, self.meta)}
 
 
@@ -89,13 +86,13 @@ class PerFedAvg(FedAvg):
             self.adapt_steps is None or self.adapt_steps >= 1, "--param adapt_steps", self.adapt_steps, "at least 1"
         )
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """As many meta steps as FedAvg makes steps."""
         step = MetaStep(self.variant, self._inner(trainer), _or(self.meta_lr, trainer.lr), self.delta)
         epochs, width = step.parts * trainer.epochs, step.parts * trainer.batch_size
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The start, adapted on training data."""
         lr, steps = self._inner(trainer), self.adapt_steps
         return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt")

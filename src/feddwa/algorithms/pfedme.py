@@ -19,15 +19,14 @@ statistics.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, StepState, Trainer
 from feddwa.engine.network import Client, descend
-from feddwa.engine.rows import Cohort, Row, Rows, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine.rows import repeat
 from feddwa.errors import require
 from feddwa.params import Repeats
 
@@ -41,7 +40,7 @@ class MoreauStep:
     personal_rate: float
     rate: float
 
-    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch) -> Mapping[str, Row]:
+    def __call__(self, client: Client, state: StepState, batch: Batch) -> StepState:
         """One step on a batch."""
         theta, local = state["personal"], state["model"]
         for _ in range(self.inner_steps):
@@ -72,12 +71,12 @@ class PFedMe(FedAvg):
         rate = self.personal_lr
         require(rate is None or 0 <= rate < math.inf, "--param personal_lr", rate, "a finite number, 0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model; every client remembers its theta."""
         server, _ = super().setup(problem)
         return server, {"personal": repeat(problem.initial, problem.clients)}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of steps, both models starting from w."""
         lr = trainer.lr
         step = MoreauStep(self.lam, self.inner_steps, lr if self.personal_lr is None else self.personal_lr, lr)
@@ -85,16 +84,16 @@ class PFedMe(FedAvg):
         state, memory = trainer.train(step, start, memory)
         return {"model": state["model"]}, {**memory, "personal": state["personal"]}
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """FedAvg's mean, taken up by beta."""
         averaged, info = super().server(server, cohort, upload)
         mean = averaged["model"]
         return {"model": {name: value.lerp(mean[name], self.beta) for name, value in server["model"].items()}}, info
 
-    def personal(self, trainer: Trainer, download: State, memory: State) -> tuple[Rows, State]:
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """theta_i."""
         return memory["personal"], memory
 
-    def trained(self, upload: State, memory: State) -> Rows:
+    def trained(self, upload: Message, memory: Memory) -> Stack:
         """theta_i."""
         return memory["personal"]

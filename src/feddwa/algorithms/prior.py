@@ -7,10 +7,10 @@ with them, since its test data have its own class frequencies.
 from torch.nn import functional as F
 
 from feddwa.algorithms.base import Problem
-from feddwa.engine.rows import Rows, State
+from feddwa.engine import Memory, Stack
 
 
-def log_prior(problem: Problem, prior: float) -> Rows:
+def log_prior(problem: Problem, prior: float) -> Stack:
     """l_i = log((n_ic + k / C) / (n_i + k)) with k = `prior`: (N, C), under the name of the head's bias.
 
     n_ic: training samples of class c. Empty where targets are not classes or the head has no bias.
@@ -26,7 +26,7 @@ def log_prior(problem: Problem, prior: float) -> Rows:
     return {bias: frequencies.log().to(problem.initial[bias])}
 
 
-def add_prior(model: Rows, memory: State, sign: int = 1) -> Rows:
+def add_prior(model: Stack, memory: Memory, sign: int = 1) -> Stack:
     """The models (m, *shape) with memory["prior"] added to the head's bias, or subtracted with sign = -1."""
     prior = memory["prior"]
     return {name: value + sign * prior[name] if name in prior else value for name, value in model.items()}

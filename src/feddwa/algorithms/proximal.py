@@ -1,13 +1,10 @@
 """Gradient descent with a pull towards another model, which several methods share."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from feddwa.data.federated import Batch
+from feddwa.engine import Model, StepState
 from feddwa.engine.network import Client, descend
-from feddwa.engine.rows import Row
 
 
 @dataclass(frozen=True)
@@ -20,9 +17,9 @@ class ProximalStep:
     rate: float
     strength: float
 
-    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, anchor: Row) -> Mapping[str, Row]:
+    def __call__(self, client: Client, state: StepState, batch: Batch, anchor: Model) -> StepState:
         """One step on a batch: grad f(v) + strength (v - anchor)."""
         model = state["model"]
         gradient = client.gradient(model, batch)
-        pulled = {n: torch.add(gradient[n], v - anchor[n], alpha=self.strength) for n, v in model.items()}
+        pulled = descend(gradient, descend(model, anchor, 1.0), -self.strength)
         return {"model": descend(model, pulled, self.rate)}

@@ -26,10 +26,10 @@ from torch import Tensor
 from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.proximal import ProximalStep
-from feddwa.engine.rows import Cohort, State, put, repeat, take
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.rows import put, repeat, take
 from feddwa.errors import InputError, require
-from feddwa.mixing import mix
+from feddwa.mixing import average, mix
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SFL(FedAvg):
         require(self.top_labels >= 1, "--param top_labels", self.top_labels, "at least 1")
         require(0 <= self.reg < math.inf, "--param reg", self.reg, "a finite number, 0 or more")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model, everybody's u_i, and the matrix that makes U of W."""
         if problem.label_counts is None:
             raise InputError("algorithm sfl: its graph needs class labels; this task has none")
@@ -63,12 +63,12 @@ class SFL(FedAvg):
         spread = spread + (1 - self.server_alpha) * identity
         return {"model": problem.initial, "personal": personal, "graph": {"spread": spread}}, {}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The global model, and u_i where the objective uses it."""
         message = dict(super().download(server, cohort))
         return message | {"personal": take(server["personal"], cohort.ids)} if self.reg else message
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs from the global model."""
         if not self.reg:
             return super().client(trainer, download, memory)
@@ -77,19 +77,19 @@ class SFL(FedAvg):
         step = ProximalStep(trainer.lr, 2 * self.reg)  # ... 2 reg (v - between)
         return trainer.train(step, {"model": shared}, memory, {"anchor": between})
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """Put the new models among everybody's, spread them over the graph, and average."""
         spread = server["graph"]["spread"]
         personal = mix(spread, put(server["personal"], cohort.ids, upload["model"]))
-        mean = mix(torch.full((1, len(spread)), 1 / len(spread), dtype=torch.float64), personal)
-        new = {"model": {name: value[0] for name, value in mean.items()}, "personal": personal}
-        return {**new, "graph": server["graph"]}, {"weights": spread[cohort.ids][:, cohort.ids]}
+        mean, _ = average(torch.ones(len(spread)), personal)
+        new = {"model": mean, "personal": personal, "graph": server["graph"]}
+        return new, {"weights": spread[cohort.ids][:, cohort.ids]}
 
-    def grow(self, server: State, fresh: State) -> State:
+    def grow(self, server: ServerState, fresh: ServerState) -> ServerState:
         """The graph of all clients is a new one."""
         return {**super().grow(server, fresh), "graph": fresh["graph"]}
 
-    def deliver(self, server: State, cohort: Cohort) -> State:
+    def deliver(self, server: ServerState, cohort: Cohort) -> Message:
         """The personalised model u_i: what is tested, though training does without it."""
         return {"model": take(server["personal"], cohort.ids)}
 

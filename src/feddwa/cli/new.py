@@ -24,8 +24,8 @@ As written here this is FedAvg, with a share of the old model that the server ke
 from dataclasses import dataclass
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
-from feddwa.engine.rows import Cohort, State, repeat
-from feddwa.engine.trainer import Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.rows import repeat
 from feddwa.errors import require
 from feddwa.mixing import mix
 
@@ -44,20 +44,20 @@ class {title}(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.keep < 1, "--param keep", self.keep, "from 0 up to but not including 1")
 
-    def setup(self, problem: Problem) -> tuple[State, State]:
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server's state and what clients remember between rounds, rows (N, ...): part -> name -> tensor."""
         return {{"model": problem.initial}}, {{}}
 
-    def download(self, server: State, cohort: Cohort) -> State:
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The message to each of the m clients of a round, rows (m, ...)."""
         return {{"model": repeat(server["model"], len(cohort))}}
 
-    def client(self, trainer: Trainer, download: State, memory: State) -> tuple[State, State]:
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """The message to the server and the new memory, rows (m, ...). A client sees its own row and data alone."""
         model, memory = trainer.sgd(download["model"], memory)
         return {{"model": model}}, memory
 
-    def server(self, server: State, cohort: Cohort, upload: State) -> tuple[State, Info]:
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """The server's new state; "weights" is P (m, m), whose row i has the weights of all models in client i's."""
         weights = (cohort.sizes.double() / cohort.sizes.sum()).unsqueeze(0)  # (1, m)
         mean = mix(weights, upload["model"])  # name -> (1, *shape)

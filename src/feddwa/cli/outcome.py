@@ -1,14 +1,28 @@
-"""What the commands that train say in the end, and their exit status."""
+"""What the commands that train say in the end, or where they are interrupted, and their exit status."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from feddwa.results import runs
+
 if TYPE_CHECKING:
     from feddwa.experiment import Result
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Where the enclosed work is interrupted, the error says how to go on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, RuntimeError) as error:
+        if runs.unfinished(path):
+            error.add_note(f"feddwa resume {path} continues it")
+        raise
 
 
 def show_outcome(console: Console, results: "Mapping[str, Result]", folder: Path) -> int:

@@ -1,13 +1,11 @@
 """`feddwa resume`: go on with what was interrupted."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from feddwa.cli.outcome import show_outcome
+from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import from_toml
 from feddwa.plugins import label
 from feddwa.report.terminal import make_console
@@ -20,17 +18,6 @@ class ResumeConfig:
 
     directory: tyro.conf.Positional[str]
     """The directory of the run or comparison."""
-
-
-@contextmanager
-def resumable(path: Path) -> Iterator[None]:
-    """Where the enclosed work is interrupted, the error says how to go on with it."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError, RuntimeError) as error:
-        if runs.unfinished(path):
-            error.add_note(f"feddwa resume {path} continues it")
-        raise
 
 
 def resume_command(config: ResumeConfig) -> int:

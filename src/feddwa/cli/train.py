@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from feddwa.algorithms import REGISTRY as ALGORITHMS
-from feddwa.cli.outcome import show_outcome
-from feddwa.cli.resume import resumable
+from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import RunConfig, to_toml
 from feddwa.data.partition import REGISTRY as PARTITIONS
 from feddwa.errors import InputError, require

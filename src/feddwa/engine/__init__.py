@@ -1,20 +1,25 @@
-"""Rows of clients: keyed randomness, the vectorised trainer, its sequential twin, evaluation."""
+"""Stacks of clients: keyed randomness, the vectorised trainer, its sequential twin, evaluation."""
 
 from feddwa.engine import keys
+from feddwa.engine.engine import Engine, Settings
 from feddwa.engine.evaluate import Scores, evaluate
-from feddwa.engine.rows import Cohort, Row, Rows, State
 from feddwa.engine.sequential import SequentialTrainer, evaluate_one_by_one
-from feddwa.engine.trainer import Engine, Settings, Trainer
+from feddwa.engine.trainer import Trainer
+from feddwa.engine.types import Cohort, Memory, Message, Model, Parts, ServerState, Stack, StepState
 
 __all__ = [
     "Cohort",
     "Engine",
-    "Row",
-    "Rows",
+    "Memory",
+    "Message",
+    "Model",
+    "Parts",
     "Scores",
     "SequentialTrainer",
+    "ServerState",
     "Settings",
-    "State",
+    "Stack",
+    "StepState",
     "Trainer",
     "evaluate",
     "evaluate_one_by_one",

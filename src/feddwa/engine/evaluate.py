@@ -1,18 +1,17 @@
 """Every client's model on its own samples, all at once."""
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from feddwa.engine import keys
+from feddwa.engine.engine import Engine
 from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Net
-from feddwa.engine.rows import Row, Rows, take
-
-if TYPE_CHECKING:
-    from feddwa.engine.trainer import Engine
+from feddwa.engine.rows import take
+from feddwa.engine.types import Model, Stack
 
 SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
 
@@ -24,7 +23,7 @@ class Scores(NamedTuple):
     loss: Tensor  # (m,) float64, mean
 
 
-def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
+def evaluate(engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test") -> Scores:
     """Scores of row i on the samples of client ids[i], in evaluation mode (BatchNorm uses the running statistics)."""
     own, device = engine.data.splits[split], engine.data.device
     by_size = torch.argsort(own.sizes[ids], descending=True, stable=True)
@@ -41,7 +40,7 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
         with engine.products():
             found, losses = score_all(
-                *(value[:active] for rows in (model, buffers) for value in rows.values()), samples
+                *(value[:active] for stack in (model, buffers) for value in stack.values()), samples
             )
         right[:active] += found.masked_fill(~real.to(device), 0).sum(1)
         loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
@@ -49,7 +48,7 @@ def evaluate(engine: "Engine", model: Rows, buffers: Rows, ids: Tensor, split: s
     return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
 
 
-def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) -> RecordedFunction:
+def _scorer(engine: Engine, names: tuple[str, ...], buffers: tuple[str, ...]) -> RecordedFunction:
     """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
     known = (names, buffers)
     if known not in engine.scorers:
@@ -65,7 +64,7 @@ def _scorer(engine: "Engine", names: tuple[str, ...], buffers: tuple[str, ...]) 
     return engine.scorers[known]
 
 
-def score(engine: "Engine", params: Row, buffers: Row, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def score(engine: Engine, params: Model, buffers: Model, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...): (b,) each, in float64."""
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
     loss = engine.mapped_loss

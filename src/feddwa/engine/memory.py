@@ -1,38 +1,17 @@
-"""Memory: how many clients fit, and how to keep the CPU's pages from being fetched again and again."""
+"""How many clients can be trained at once in the memory that is free."""
 
-import ctypes
-import functools
 import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from feddwa.engine import keys
+from feddwa.engine.engine import Engine
 from feddwa.engine.network import FunctionalClient, SGDStep
-from feddwa.engine.rows import Row
-
-if TYPE_CHECKING:
-    from feddwa.engine.trainer import Engine
+from feddwa.engine.types import Model
 
 MODELS_PER_CLIENT = 6  # stacks that an algorithm may hold at once: download, work, local, guidance, upload, server
-
-
-@functools.cache
-def keep_freed_pages() -> None:
-    """Ask glibc to serve large blocks from the heap and to keep them when freed; elsewhere do nothing.
-
-    By default every large tensor is mapped, faulted in page by page and unmapped again at each step, which costs more
-    than the arithmetic on it. (The package asks torch for huge pages, too, when it is imported: `feddwa/__init__.py`.)
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        m_mmap_max, m_trim_threshold = -4, -1
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
 
 
 class _Allocations(TorchDispatchMode):
@@ -48,7 +27,7 @@ class _Allocations(TorchDispatchMode):
         return result
 
 
-def rows_that_fit(engine: "Engine", parameters: Row, buffers: Row) -> int:
+def rows_that_fit(engine: Engine, parameters: Model, buffers: Model) -> int:
     """How many clients can be trained at once in this federation's share of half of the memory that is free now."""
     step, index = SGDStep(engine.settings.lr), engine.data.splits["train"].index[0, :1]
     batch = engine.data.batch(index.expand(engine.settings.batch_size), engine.dtype)

@@ -21,12 +21,12 @@ from feddwa.engine.fast.dispatch import view
 from feddwa.engine.fast.stacked_conv import conv2d
 from feddwa.engine.fast.stacked_norm import batch_norm, group_norm
 from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
-from feddwa.engine.rows import Row
+from feddwa.engine.types import Model, StepState
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
 Objective = Callable[..., Tensor]
-Step = Callable[..., Mapping[str, Row]]
+Step = Callable[..., StepState]
 
 
 STACKED: dict[Any, Callable[..., Any]] = {
@@ -113,20 +113,20 @@ class Net:
 
     module: nn.Module
     loss_function: Loss
-    buffers: Row
+    buffers: Model
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Row, x: Tensor) -> Tensor:
+    def __call__(self, params: Model, x: Tensor) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
         with StackedFunctions(keys.fold(self.key, self.calls)):
             outputs = torch.func.functional_call(self.module, state, (x,))
         self.calls += 1
-        self.buffers = {name: state[name] for name in self.buffers}  # functional_call wrote the new values back
+        self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
         return outputs  # type: ignore[no-any-return]  # an nn.Module may return anything
 
-    def loss(self, params: Row, batch: Batch) -> Tensor:
+    def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
@@ -165,7 +165,7 @@ def head_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(prefix + own for own in trainable(module.get_submodule(name)))
 
 
-def outputs_and_features(net: Any, params: Row, x: Tensor) -> tuple[Tensor, Tensor]:
+def outputs_and_features(net: Any, params: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
     head = net.module.get_submodule(head_name(net.module))
     seen: list[tuple[Tensor, Tensor]] = []
@@ -179,7 +179,7 @@ def outputs_and_features(net: Any, params: Row, x: Tensor) -> tuple[Tensor, Tens
     return outputs, seen[0][0]
 
 
-def task_loss(net: Net, params: Row, batch: Batch) -> Tensor:
+def task_loss(net: Net, params: Model, batch: Batch) -> Tensor:
     """The plain objective: the task's loss and nothing else."""
     return net.loss(params, batch)
 
@@ -187,7 +187,7 @@ def task_loss(net: Net, params: Row, batch: Batch) -> Tensor:
 class Client(Protocol):
     """What a step function sees of its client."""
 
-    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+    def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
 
 
@@ -197,14 +197,14 @@ class FunctionalClient:
 
     module: nn.Module
     loss_function: Loss
-    buffers: Row
+    buffers: Model
     key: Tensor
     calls: int = 0
 
-    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+    def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """See Client."""
 
-        def value(params: Row, buffers: Row) -> tuple[Tensor, Row]:
+        def value(params: Model, buffers: Model) -> tuple[Tensor, Model]:
             net = Net(self.module, self.loss_function, buffers, keys.fold(self.key, self.calls))
             return objective(net, params, batch, **constants), net.buffers
 
@@ -213,9 +213,9 @@ class FunctionalClient:
         return gradient  # type: ignore[no-any-return]  # torch.func.grad is untyped
 
 
-def descend(params: Row, gradient: Row, rate: float) -> Row:
+def descend(params: Model, gradient: Model, rate: float) -> Model:
     """params - rate * gradient."""
-    return {name: torch.add(value, gradient[name], alpha=-rate) for name, value in params.items()}
+    return Model({name: torch.add(value, gradient[name], alpha=-rate) for name, value in params.items()})
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class SGDStep:
     rate: float
     objective: Objective = task_loss
 
-    def __call__(self, client: Client, state: Mapping[str, Row], batch: Batch, **constants: Row) -> Mapping[str, Row]:
+    def __call__(self, client: Client, state: StepState, batch: Batch, **constants: Model) -> StepState:
         """The state after the step."""
         gradient = client.gradient(state["model"], batch, self.objective, **constants)
         return {"model": descend(state["model"], gradient, self.rate)}

@@ -1,39 +1,23 @@
-"""Rows are clients: the vocabulary of stacked models.
+"""Rows are clients: operations on stacks of models, and on what is made of stacks (`engine/types.py`).
 
-A *row* is one model, a mapping from parameter name to tensor. *Rows* are many models: the same mapping with a leading
-client axis, `(m, *shape)`. A *message* or a *state* is a mapping from part name ("model", "guidance") to rows. Nothing
-here mutates its arguments.
+Nothing here mutates its arguments.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Row = Mapping[str, Tensor]  # name -> (*shape)
-Rows = Mapping[str, Tensor]  # name -> (m, *shape)
-State = Mapping[str, Rows]  # part -> name -> (m, *shape): messages, client memory, server state
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients of one round, in ascending order."""
-
-    ids: Tensor  # (m,) int64, on the CPU: who takes part
-    sizes: Tensor  # (m,) int64, on the CPU: training samples of each
-    round: int  # 1 is the first
-
-    def __len__(self) -> int:
-        return len(self.ids)
+from feddwa.engine.types import Model, Parts, Stack
 
 
 @dataclass(frozen=True)
 class Picked(Mapping[str, Tensor]):
     """Rows of a stack by reference: row i is stack[index[i]], and exists only while somebody looks at it."""
 
-    stack: Rows  # (n, *shape)
+    stack: Stack  # (n, *shape)
     index: Tensor  # (m,) int64, on the CPU
 
     def __getitem__(self, name: str) -> Tensor:
@@ -46,73 +30,121 @@ class Picked(Mapping[str, Tensor]):
         return len(self.stack)
 
 
-def repeat(row: Row, m: int) -> Rows:
-    """The same model m times, as views that share memory."""
-    return {name: value.expand(m, *value.shape) for name, value in row.items()}
+def repeat(model: Mapping[str, Tensor], m: int) -> Stack:
+    """The same model m times, as views that share memory. m = 0 is a stack without rows."""
+    return {name: value.expand(m, *value.shape) for name, value in model.items()}
 
 
-def take(rows: Rows, index: Tensor) -> Rows:
-    """The rows at `index` (k,). All of them in order are the rows as they are; shared and picked rows stay such."""
-    if len(index) == count(rows) and torch.equal(index.cpu(), torch.arange(len(index))):
-        return rows
-    if isinstance(rows, Picked):
-        return Picked(rows.stack, rows.index[index])
-    places = {device: index.to(device) for device in {value.device for value in rows.values()}}
+def row(stack: Stack, number: int) -> Model:
+    """One model of a stack."""
+    return Model({name: value[number] for name, value in stack.items()})
+
+
+def zeros(model: Mapping[str, Tensor]) -> Model:
+    """Zeros in the shapes of a model."""
+    return Model({name: torch.zeros_like(value) for name, value in model.items()})
+
+
+def take(stack: Stack, index: Tensor) -> Stack:
+    """The rows at `index` (k,). All of them in order are the stack as it is; shared and picked rows stay such."""
+    if len(index) == count(stack) and torch.equal(index.cpu(), torch.arange(len(index))):
+        return stack
+    if isinstance(stack, Picked):
+        return Picked(stack.stack, stack.index[index])
+    places = {device: index.to(device) for device in {value.device for value in stack.values()}}
     return {
         name: value[0].expand(len(index), *value.shape[1:])
         if value.stride(0) == 0
         else value.index_select(0, places[value.device])
-        for name, value in rows.items()
+        for name, value in stack.items()
     }
 
 
-def put(rows: Rows, index: Tensor, new: Rows) -> Rows:
-    """`rows` with those at `index` (k,) replaced by `new`."""
-    if len(index) == count(rows):  # everybody: index is ascending, so it is 0..m-1
+def put(stack: Stack, index: Tensor, new: Stack) -> Stack:
+    """`stack` with the rows at `index` (k,) replaced by those of `new`."""
+    if len(index) == count(stack):  # everybody: index is ascending, so it is 0..m-1
         return new
-    return {name: value.index_copy(0, index.to(value.device), new[name]) for name, value in rows.items()}
+    return {name: value.index_copy(0, index.to(value.device), new[name]) for name, value in stack.items()}
 
 
-def count(rows: Rows) -> int:
+def count(stack: Stack) -> int:
     """The number of rows, m; 0 if there is nothing in them."""
-    return next((len(value) for value in rows.values()), 0)
+    return next((len(value) for value in stack.values()), 0)
 
 
-def concat(blocks: Sequence[State]) -> State:
+def only(stack: Stack, names: Iterable[str]) -> Stack:
+    """Only these parameters."""
+    return {name: stack[name] for name in names}
+
+
+def difference(a: Stack, b: Stack) -> Stack:
+    """a - b, for all names of a."""
+    return {name: value - b[name] for name, value in a.items()}
+
+
+def add_scaled(stack: Stack, factors: Tensor, more: Stack) -> Stack:
+    """Row i plus factors[i] times more's. factors: (m,)."""
+    return {name: torch.addcmul(value, more[name], _column(factors, value)) for name, value in stack.items()}
+
+
+def scale(factors: Tensor, stack: Stack) -> Stack:
+    """Row i times factors[i]. factors: (m,)."""
+    return {name: _column(factors, value) * value for name, value in stack.items()}
+
+
+def _column(factors: Tensor, value: Tensor) -> Tensor:
+    """Factors (m,) in a shape and dtype that multiply the rows of value (m, *shape)."""
+    return factors.to(value).reshape(-1, *[1] * (value.ndim - 1))
+
+
+def norms(stack: Stack) -> Tensor:
+    """The Euclidean norm of every row: (m,) in float64, on the CPU."""
+    flat = [value.reshape(len(value), -1) for value in stack.values()]
+    parts = [torch.linalg.vector_norm(value, dim=1, dtype=torch.float64) for value in flat]
+    return torch.stack(parts).square().sum(0).sqrt().cpu()
+
+
+def concat(blocks: Sequence[Parts]) -> Parts:
     """Blocks of clients put together again along the client axis, part by part."""
     if len(blocks) == 1:
         return blocks[0]
     return {
-        part: {name: torch.cat([block[part][name] for block in blocks]) for name in rows}
-        for part, rows in blocks[0].items()
+        part: {name: torch.cat([block[part][name] for block in blocks]) for name in stack}
+        for part, stack in blocks[0].items()
     }
 
 
-def take_state(state: State, index: Tensor) -> State:
+def take_parts(parts: Parts, index: Tensor) -> Parts:
     """The clients at `index` of every part."""
-    return {part: take(rows, index) for part, rows in state.items()}
+    return {part: take(stack, index) for part, stack in parts.items()}
 
 
-def put_state(state: State, index: Tensor, new: State) -> State:
-    """`state` with the clients at `index` replaced by `new`, part by part."""
-    return {part: put(rows, index, new[part]) for part, rows in state.items()}
+def put_parts(parts: Parts, index: Tensor, new: Parts) -> Parts:
+    """`parts` with the clients at `index` replaced by `new`, part by part."""
+    return {part: put(stack, index, new[part]) for part, stack in parts.items()}
 
 
-def to_devices(state: State, like: State) -> State:
-    """A state with every tensor on the device of its namesake."""
+def row_of_parts(parts: Parts, number: int) -> dict[str, Model]:
+    """One client of every part."""
+    return {part: row(stack, number) for part, stack in parts.items()}
+
+
+def to_devices(parts: Parts, like: Parts) -> Parts:
+    """`parts` with every tensor on the device of its namesake."""
     return {
-        part: {name: value.to(like[part][name].device) for name, value in rows.items()} for part, rows in state.items()
+        part: {name: value.to(like[part][name].device) for name, value in stack.items()}
+        for part, stack in parts.items()
     }
 
 
-def grown(old: State, fresh: State) -> State:
-    """`fresh`, a state for more clients, with the values of `old` where that has them.
+def grown(old: Parts, fresh: Parts) -> Parts:
+    """`fresh`, which is for more clients, with the values of `old` where that has them.
 
     An axis that counts clients is longer in `fresh`: old values go to its front. Where nothing is longer the old
     tensor stays, also if it has more rows than a fresh one (uploads of the last round).
     """
     return {
-        part: {name: _grown(old[part][name], value) for name, value in rows.items()} for part, rows in fresh.items()
+        part: {name: _grown(old[part][name], value) for name, value in stack.items()} for part, stack in fresh.items()
     }
 
 
@@ -124,17 +156,17 @@ def _grown(old: Tensor, fresh: Tensor) -> Tensor:
     return result
 
 
-def digest(row: Row) -> str:
+def digest(model: Mapping[str, Tensor]) -> str:
     """SHA-256 of a model's names and values: equal for equal models."""
     total = hashlib.sha256()
-    for name, value in row.items():
+    for name, value in model.items():
         total.update(name.encode())
         total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
-def tensors(state: State) -> Iterator[tuple[str, Tensor]]:
-    """Flat names ("model/conv.weight") and tensors of a message or state, in order."""
-    for part, rows in state.items():
-        for name, value in rows.items():
+def tensors(parts: Parts) -> Iterator[tuple[str, Tensor]]:
+    """Flat names ("model/conv.weight") and tensors of a message, a memory or a server state, in order."""
+    for part, stack in parts.items():
+        for name, value in stack.items():
             yield f"{part}/{name}", value

@@ -5,7 +5,7 @@ keyed draws with the engine (batch order, dropout masks) and nothing else: no vm
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
+from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
-from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, Step, task_loss, trainable
-from feddwa.engine.rows import Row, Rows, State
-from feddwa.engine.trainer import Engine, Schedule, Trainer
+from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, task_loss, trainable
+from feddwa.engine.rows import row, row_of_parts
+from feddwa.engine.trainer import Trainer
+from feddwa.engine.types import Model, Parts, Stack, StepState
 
 
 @dataclass
@@ -28,13 +30,13 @@ class PlainClient:
     key: Tensor
     calls: int = 0
 
-    def gradient(self, params: Row, batch: Batch, objective: Objective = task_loss, **constants: Row) -> Row:
+    def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient by an ordinary backward pass, at parameters that need not be the module's."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-        self.backward(leaves, batch, objective, **constants)
-        return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
+        self.backward(Model(leaves), batch, objective, **constants)
+        return Model({n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()})
 
-    def backward(self, params: Row, batch: Batch, objective: Objective, **constants: Row) -> None:
+    def backward(self, params: Model, batch: Batch, objective: Objective, **constants: Model) -> None:
         """Leave the gradient in the parameters' `.grad`."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
         objective(net, params, batch, **constants).backward()
@@ -50,18 +52,18 @@ class PlainNet:
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Row, x: Tensor) -> Tensor:
+    def __call__(self, params: Model, x: Tensor) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         with KeyedDropout(keys.fold(self.key, self.calls)):
             self.calls += 1
             return torch.func.functional_call(self.module, dict(params), (x,))  # type: ignore[no-any-return]
 
-    def loss(self, params: Row, batch: Batch) -> Tensor:
+    def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
 
-def load(module: nn.Module, values: Row) -> None:
+def load(module: nn.Module, values: Model) -> None:
     """Copy values into a module's parameters and buffers of those names."""
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     with torch.no_grad():
@@ -69,70 +71,76 @@ def load(module: nn.Module, values: Row) -> None:
             own[name].copy_(value)
 
 
-def evaluate_one_by_one(engine: Engine, model: Rows, buffers: Rows, ids: Tensor, split: str = "test") -> Scores:
+def evaluate_one_by_one(engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test") -> Scores:
     """What `evaluate` computes, (m,) each, by an ordinary module: one client after another, losses sample by sample."""
     module, own = copy.deepcopy(engine.module).eval(), engine.data.splits[split]
     scores = torch.zeros(2, len(ids), dtype=torch.float64)
-    for row, client in enumerate(ids.tolist()):
-        load(module, {name: value[row] for name, value in buffers.items()})
-        net = PlainNet(module, engine.loss, keys.key(0, "unused"))
-        parameters = {name: value[row] for name, value in model.items()}
+    for number, client in enumerate(ids.tolist()):
+        load(module, row(buffers, number))
+        net, parameters = PlainNet(module, engine.loss, keys.key(0, "unused")), row(model, number)
         for samples in own.index[client, : own.sizes[client]].split(SAMPLES_AT_ONCE[engine.data.device.type]):
             x, y = engine.data.batch(samples, engine.dtype)
             with torch.no_grad():
                 outputs = net(parameters, x)
                 losses = [engine.loss(outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
-            scores[0, row] += hits(outputs, y).sum().cpu()
-            scores[1, row] += torch.stack(losses).double().sum().cpu()
+            scores[0, number] += hits(outputs, y).sum().cpu()
+            scores[1, number] += torch.stack(losses).double().sum().cpu()
     return Scores(*(scores / own.sizes[ids]))
 
 
 class SequentialTrainer(Trainer):
     """Trains its rows one by one."""
 
-    def _evaluate(self, model: Rows, buffers: Rows, split: str) -> Scores:
+    def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
 
-    def _advance(self, work: State, constants: State, schedule: Schedule) -> State:
-        results = []
-        for row, size in enumerate(schedule.sizes.tolist()):
-            own, fixed = _row(work, row), _row(constants, row)
-            draws = [(order[row, :size], noise[row]) for order, noise in schedule.orders]
-            results.append(self._train_one(schedule.step, own, fixed, draws, schedule.width))
+    def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
+        clients = [
+            self._train_one(row_of_parts(work, number), row_of_parts(constants, number), schedule, number)
+            for number in range(len(schedule.sizes))
+        ]
         return {
-            part: {name: torch.stack([result[part][name] for result in results]) for name in rows}
-            for part, rows in work.items()
+            part: {name: torch.stack([client[part][name] for client in clients]) for name in stack}
+            for part, stack in work.items()
         }
 
-    def _train_one(
-        self,
-        step: Step,
-        state: Mapping[str, Row],
-        constants: Mapping[str, Row],
-        draws: list[tuple[Tensor, Tensor]],
-        width: int,
-    ) -> Mapping[str, Row]:
-        module = copy.deepcopy(self.engine.module).train()
-        state = dict(state)
+    def _train_one(self, state: dict[str, Model], constants: StepState, schedule: Schedule, number: int) -> StepState:
+        """Row `number` after all epochs of the schedule."""
+        module, step = copy.deepcopy(self.engine.module).train(), schedule.step
         load(module, state.pop("buffers"))
+        batches = self._batches(module, schedule, number)
         if isinstance(step, SGDStep):
-            load(module, state["model"])
-            parameters = trainable(module)
-            optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
-        for order, noise in draws:
-            for number, samples in enumerate(order.split(width)):
-                batch = self.engine.data.batch(samples, self.engine.dtype)
-                client = PlainClient(module, self.engine.loss, keys.fold(noise, number))
-                if isinstance(step, SGDStep):
-                    optimiser.zero_grad()
-                    client.backward(parameters, batch, step.objective, **constants)
-                    optimiser.step()
-                else:
-                    state = dict(step(client, state, batch, **constants))
-        if isinstance(step, SGDStep):
-            state["model"] = {name: value.detach() for name, value in parameters.items()}
-        return {**state, "buffers": dict(module.named_buffers())}
+            return {"model": _sgd(module, step, state["model"], constants, batches), "buffers": _buffers(module)}
+        for client, batch in batches:
+            state = dict(step(client, state, batch, **constants))
+        return {**state, "buffers": _buffers(module)}
+
+    def _batches(self, module: nn.Module, schedule: Schedule, number: int) -> Iterator[tuple[PlainClient, Batch]]:
+        """The batches of row `number` in their order, each with a client whose dropout has the batch's key."""
+        for order, noise in schedule.orders:
+            own = order[number, : schedule.sizes[number]]
+            for count, samples in enumerate(own.split(schedule.width)):
+                key = keys.fold(noise[number], count)
+                yield PlainClient(module, self.engine.loss, key), self.engine.data.batch(samples, self.engine.dtype)
 
 
-def _row(state: Mapping[str, Mapping[str, Tensor]], row: int) -> dict[str, Row]:
-    return {part: {name: value[row] for name, value in rows.items()} for part, rows in state.items()}
+def _sgd(
+    module: nn.Module,
+    step: SGDStep,
+    model: Model,
+    constants: StepState,
+    batches: Iterator[tuple[PlainClient, Batch]],
+) -> Model:
+    """`model` after a step of torch's own optimiser for every batch."""
+    load(module, model)
+    parameters = trainable(module)
+    optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
+    for client, batch in batches:
+        optimiser.zero_grad()
+        client.backward(Model(parameters), batch, step.objective, **constants)
+        optimiser.step()
+    return Model({name: value.detach() for name, value in parameters.items()})
+
+
+def _buffers(module: nn.Module) -> Model:
+    return Model(dict(module.named_buffers()))

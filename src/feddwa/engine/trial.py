@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 from feddwa.data.federated import Batch
 from feddwa.data.files import first_line
 from feddwa.engine import keys
+from feddwa.engine.engine import Engine
 from feddwa.engine.evaluate import score
 from feddwa.engine.network import FunctionalClient
-from feddwa.engine.rows import Row, repeat
+from feddwa.engine.rows import repeat
 from feddwa.engine.sequential import PlainClient
-from feddwa.engine.trainer import Engine
+from feddwa.engine.types import Model
 from feddwa.errors import InputError
 
 FAILURES = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
@@ -57,7 +59,7 @@ def _try_alone(engine: Engine, sequential: bool) -> None:
         )
 
 
-def _gradient_alone(engine: Engine, module: nn.Module, parameters: Row) -> None:
+def _gradient_alone(engine: Engine, module: nn.Module, parameters: Model) -> None:
     try:
         PlainClient(module, engine.loss, keys.key(0, "trial")).gradient(parameters, _samples(engine, 2))
     except InputError:
@@ -68,15 +70,16 @@ def _gradient_alone(engine: Engine, module: nn.Module, parameters: Row) -> None:
 
 def _try_stack(engine: Engine) -> None:
     """A gradient and a forward pass of two clients, mapped by torch.func."""
-    parameters, buffers = (repeat(row, 2) for row in engine.initial())
+    parameters, buffers = (repeat(model, 2) for model in engine.initial())
     batch, noise = _samples(engine, 2, 2), keys.key(0, "trial", torch.arange(2, device=engine.data.device))
 
-    def gradient(parameters: Row, buffers: Row, batch: Batch, key: Tensor) -> Row:
+    def gradient(parameters: Model, buffers: Model, batch: Batch, key: Tensor) -> Model:
         return FunctionalClient(engine.module, engine.mapped_loss, buffers, key).gradient(parameters, batch)
 
     try:
         engine.module.train()
-        torch.vmap(gradient)(parameters, buffers, batch, noise)
+        mapped: Callable[..., object] = torch.vmap(gradient)  # of stacks, where gradient has models
+        mapped(parameters, buffers, batch, noise)
         engine.module.eval()
         with torch.no_grad():
             torch.vmap(partial(score, engine))(parameters, buffers, batch.x, batch.y)

@@ -20,7 +20,7 @@ from feddwa import __version__, updates
 from feddwa.build import make_engine
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
-from feddwa.engine.rows import digest, put_state, take_state
+from feddwa.engine.rows import digest, put_parts, take_parts
 from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
@@ -98,22 +98,22 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     memory, remembered = node.load_memory(folder, me, round)
     device = me.client_side.engine.data.device
     delivered = codec.unpack("deliver", content, len(tested), device)
-    before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+    before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        models, buffers = me.client_side.personal(me.rows[tested_at], round, delivered, take_state(memory, tested_at))
+        models, buffers = me.client_side.personal(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
         node.save_models(folder, me.rows[tested_at], me.client_side.engine.complete(models), buffers)
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)
         if not own:
-            download = take_state(download, _places(tested, trains))
-        upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_state(memory, trains_at))
+            download = take_parts(download, _places(tested, trains))
+        upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_parts(memory, trains_at))
         after = me.client_side.trained_scores(me.rows[trains_at], upload, new)
         # The server will refuse the other updates, so their clients keep the memory from before the round.
         finite = updates.finite(upload, len(trains)).nonzero().flatten()
-        node.save_memory(folder, round, put_state(memory, trains_at[finite], take_state(new, finite)))
+        node.save_memory(folder, round, put_parts(memory, trains_at[finite], take_parts(new, finite)))
         scores |= {**_scores("after", after), "flops": flops}
         reply |= codec.pack("upload", upload)
     return RecordDict({"scores": codec.numbers(scores), **reply})

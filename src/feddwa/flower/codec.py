@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.lib import format as npy
 from torch import Tensor
 
-from feddwa.engine import State
+from feddwa.engine import Message
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 
@@ -29,7 +29,7 @@ class Malformed(InputError):
     """A record that is missing or invalid. Its text discloses nothing about the machine that sent it."""
 
 
-def pack(name: str, message: State) -> dict[str, ArrayRecord | ConfigRecord]:
+def pack(name: str, message: Message) -> dict[str, ArrayRecord | ConfigRecord]:
     """A message, part -> name -> (m, *shape), as the records `<name>.rows`, `<name>.shared` and `<name>.layout`."""
     columns: dict[tuple[str, str], list[Tensor]] = {}  # (record, array) -> tensors side by side
     layout: dict[str, Any] = {}  # "record array part/name" -> shape without the client axis
@@ -46,7 +46,7 @@ def pack(name: str, message: State) -> dict[str, ArrayRecord | ConfigRecord]:
     return {**records, f"{name}.{LAYOUT}": ConfigRecord(layout)}
 
 
-def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> State:
+def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> Message:
     """The message, part -> name -> (clients, *shape) on `device`, that `pack` made.
 
     Raises Malformed unless the layout describes every column of every array exactly once.

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.engine import Cohort, State, keys
+from feddwa.engine import Cohort, Memory, ServerState, keys
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, to_devices
 from feddwa.federation import Round
@@ -51,7 +51,7 @@ class Coordinator:
     config: FlowerConfig
     simulated: bool = False  # nodes have no keys, as in Flower's simulation: their partition identifies them
     registry: Registry = field(default_factory=Registry)
-    state: State = field(default_factory=dict)  # server state; empty before `start`, unless restored
+    state: ServerState = field(default_factory=dict)  # server state; empty before `start`, unless restored
     round: int = 0  # finished rounds
     federation: str = field(default_factory=lambda: secrets.token_hex(8))  # name of the nodes' memory folders
     trained: dict[str, int] = field(default_factory=dict)  # member -> last round in which an update of it was used
@@ -97,7 +97,7 @@ class Coordinator:
     def _wait_for_nodes(self) -> None:
         self.nodes.wait_for(self.config.min_nodes, self.config.wait, self.config.deadline)
 
-    def _fresh(self) -> tuple[State, State]:
+    def _fresh(self) -> tuple[ServerState, Memory]:
         """Initial (server state, memory (N, ...)) for all rows of the registry."""
         registry, probe = self.registry, self.probe
         problem = Problem(

@@ -19,7 +19,7 @@ from feddwa.build import in_words, load_task, make_network, settled
 from feddwa.data import sources
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
-from feddwa.engine.rows import Rows
+from feddwa.engine import Stack
 from feddwa.errors import InputError, require
 from feddwa.experiment import Result
 from feddwa.flower.processes import handling
@@ -149,7 +149,7 @@ def _show(path: Path, shown: int, observe: Observer) -> int:
     return len(lines)
 
 
-def _models(path: Path) -> Rows:
+def _models(path: Path) -> Stack:
     """Every client's personalised model, (N, *shape), read from the folders of the nodes."""
     federation = json.loads((path / runs.FEDERATION).read_text(encoding="utf-8"))["federation"]
     files = sorted((path / NODES / federation).glob("*/client-*.safetensors"), key=lambda file: file.name)

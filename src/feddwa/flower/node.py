@@ -19,10 +19,10 @@ from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
 from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
-from feddwa.engine import Row, Rows, State
+from feddwa.engine import Memory, Model, Stack
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters
-from feddwa.engine.rows import grown, take_state, to_devices
+from feddwa.engine.rows import grown, take_parts, to_devices
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
 from feddwa.sides import ClientSide, begin
@@ -38,11 +38,11 @@ class Node:
     client_side: ClientSide
     rows: Tensor  # (k,) its clients' numbers in the federation
     problem: Problem  # of the whole federation; sizes of other nodes' clients are 0
-    buffers: Row  # initial BatchNorm statistics
+    buffers: Model  # initial BatchNorm statistics
 
-    def fresh_memory(self) -> State:
+    def fresh_memory(self) -> Memory:
         """Memory (k, ...) of its clients before their first round."""
-        return take_state(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
+        return take_parts(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -74,7 +74,7 @@ def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:
     return root / federation / f"{int(rows[0]):06d}"
 
 
-def load_memory(folder: Path, node: Node, round: int) -> tuple[State, int]:
+def load_memory(folder: Path, node: Node, round: int) -> tuple[Memory, int]:
     """(memory (k, ...) from which `round` starts, round after which it was saved); (initial memory, 0) without one."""
     fresh, found = node.fresh_memory(), checkpoint.latest(folder, below=round)
     if found is None:
@@ -82,14 +82,14 @@ def load_memory(folder: Path, node: Node, round: int) -> tuple[State, int]:
     return grown(to_devices(found.tree, fresh), fresh), found.round
 
 
-def save_memory(folder: Path, round: int, memory: State) -> None:
+def save_memory(folder: Path, round: int, memory: Memory) -> None:
     """Save the memory (k, ...) after a round."""
     if any(memory.values()):  # with many networks and algorithms it is empty
         private_folder(folder)
         checkpoint.save(folder, round, memory, {})
 
 
-def save_models(folder: Path, rows: Tensor, models: Rows, buffers: Rows) -> None:
+def save_models(folder: Path, rows: Tensor, models: Stack, buffers: Stack) -> None:
     """Write each client's personalised model as a state dictionary, client-000003.safetensors.
 
     rows: (k,); models, buffers: (k, *shape).

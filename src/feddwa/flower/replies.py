@@ -10,8 +10,8 @@ from flwr.app import RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
-from feddwa.engine import Scores, State
-from feddwa.engine.rows import concat, take_state
+from feddwa.engine import Message, Scores
+from feddwa.engine.rows import concat, take_parts
 from feddwa.flower import validation
 from feddwa.flower.codec import Malformed
 from feddwa.updates import DIVERGED, INVALID
@@ -36,7 +36,7 @@ class Replies:
     ids: Tensor  # (m,) clients whose update is used, in ascending order
     after: Scores  # (m,) after local training
     flops: Tensor  # (m,)
-    upload: State  # (m, ...)
+    upload: Message  # (m, ...)
     remembered: Mapping[str, int]  # member -> round after which its memory was saved
 
     def without_updates(self) -> "Replies":
@@ -83,8 +83,8 @@ def collect_replies(
         good = reply.finite.nonzero().flatten()
         ids += [assignment.trains[place] for place in good.tolist()]
         numbers.append(torch.stack([*reply.after, reply.flops])[:, good])
-        uploads += [take_state(reply.upload, good)] * bool(len(good))
+        uploads += [take_parts(reply.upload, good)] * bool(len(good))
     sorted_ids, order = torch.tensor(ids, dtype=torch.int64).sort()
     accuracy, loss, flops = torch.cat(numbers, 1)[:, order]
-    upload = take_state(concat(uploads), order) if uploads else {}
+    upload = take_parts(concat(uploads), order) if uploads else {}
     return Replies(sorted(answered), before, sorted_ids, Scores(accuracy, loss), flops, upload, remembered)

@@ -18,9 +18,9 @@ from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Row, Scores, State
+from feddwa.engine import Engine, Memory, Message, Model, Scores
 from feddwa.engine.network import head_parameters
-from feddwa.engine.rows import take_state, tensors
+from feddwa.engine.rows import take_parts, tensors
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig
@@ -36,7 +36,7 @@ class Reply(NamedTuple):
     before: Scores  # (k,) of the clients that were evaluated
     after: Scores  # (m,) of the clients that trained
     flops: Tensor  # (m,)
-    upload: State  # (m, ...)
+    upload: Message  # (m, ...)
     finite: Tensor  # (m,) bool: whether a client's upload is finite
     remembered: int  # round after which the node's memory was saved
 
@@ -46,8 +46,8 @@ class ShapeProbe:
     """One client with blank samples, run by the server to learn the network's tensors and the signature of uploads."""
 
     client_side: ClientSide
-    initial: Row  # the initial model
-    buffers: Row  # its BatchNorm statistics
+    initial: Model  # the initial model
+    buffers: Model  # its BatchNorm statistics
     head: tuple[str, ...]  # names of the parameters of the last linear layer
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
@@ -62,7 +62,7 @@ class ShapeProbe:
         batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
         return cls(ClientSide(algorithm, batchnorm, engine, 1), *engine.initial(), head_parameters(engine.module))
 
-    def upload_signature(self, download: State, memory: State, round: int) -> Signature:
+    def upload_signature(self, download: Message, memory: Memory, round: int) -> Signature:
         """Signature that every client's upload must have in this round.
 
         download, memory: (m, ...), of which the first row is used; which client that is makes no difference.
@@ -70,7 +70,7 @@ class ShapeProbe:
         known = tuple((name, value.shape[1:]) for state in (download, memory) for name, value in tensors(state))
         if known not in self.signatures:
             first = torch.zeros(1, dtype=torch.int64)
-            upload, _, _ = self.client_side.train(first, round, take_state(download, first), take_state(memory, first))
+            upload, _, _ = self.client_side.train(first, round, take_parts(download, first), take_parts(memory, first))
             self.signatures[known] = signature(upload)
         return self.signatures[known]
 

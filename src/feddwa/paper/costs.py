@@ -1,7 +1,6 @@
 """What the methods cost, counted on a small federation with the paper's networks: no data are needed, only shapes."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,9 @@ from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Row, Settings, State, keys
+from feddwa.engine import Engine, Model, Parts, Settings, StepState, keys
+from feddwa.engine.engine import Schedule
 from feddwa.engine.network import FunctionalClient, Step
-from feddwa.engine.trainer import Schedule
 from feddwa.federation import Federation
 from feddwa.ledger import Costs
 from feddwa.mixing import inverse_weights
@@ -79,7 +78,7 @@ def flops(dataset: str, method: str) -> Work:
 class IdleEngine(Engine):
     """An engine that only counts: models move a little, so that no two are the same, and nothing is trained."""
 
-    def advance(self, work: State, constants: State, schedule: Schedule) -> State:
+    def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine."""
         moved = 1e-3 * torch.arange(1, len(schedule.sizes) + 1)
         return {
@@ -95,11 +94,11 @@ def _shifted(value: Tensor, moved: Tensor) -> Tensor:
 class MessageEngine(IdleEngine):
     """One for whom work is nothing, so that messages alone are counted."""
 
-    def step_flops(self, step: Step, state: Mapping[str, Row], constants: Mapping[str, Row], samples: int) -> int:
+    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """None."""
         return 0
 
-    def forward_flops(self, model: Row, buffers: Row) -> int:
+    def forward_flops(self, model: Model, buffers: Model) -> int:
         """None."""
         return 0
 
@@ -107,7 +106,7 @@ class MessageEngine(IdleEngine):
 class ImageEngine(IdleEngine):
     """An engine whose unit of work is an image on its way forward, so that the ledger counts those."""
 
-    def step_flops(self, step: Step, state: Mapping[str, Row], constants: Mapping[str, Row], samples: int) -> int:
+    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """Images that pass through the network in one client's step."""
         seen: list[int] = []
         batch = self.data.batch(self.data.splits["train"].index[0, :1].expand(samples), self.dtype)
@@ -118,7 +117,7 @@ class ImageEngine(IdleEngine):
         hook.remove()
         return sum(seen)
 
-    def forward_flops(self, model: Row, buffers: Row) -> int:
+    def forward_flops(self, model: Model, buffers: Model) -> int:
         """One."""
         return 1
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from feddwa import __version__
 from feddwa.checkpoint import Warn, to_stderr
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.data.task import Task
@@ -49,8 +50,6 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _versions() -> dict[str, str]:
-    from feddwa import __version__
-
     return {"feddwa": __version__, "torch": torch.__version__}
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -35,15 +36,20 @@ def pair(value: Any) -> Pair:
     return int(first), int(second)
 
 
-def merge_into_channels(x: Tensor, dim: int) -> Tensor:
-    """(B, C, H, W) with a client axis m at `dim` -> (B, m * C, H, W) in channels-last memory."""
-    x = x.movedim(dim, 1).permute(0, 3, 4, 1, 2)  # (B, H, W, m, C)
+def clients_first(x: Tensor, dim: int | None, m: int) -> Tensor:
+    """x with its client axis moved from `dim` to the front. `dim` None: all m clients share x, which is expanded."""
+    return x.expand(m, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def clients_first_each(values: Iterable[Tensor], dims: Iterable[int | None], m: int) -> list[Tensor]:
+    """`clients_first` of several tensors."""
+    return [clients_first(value, dim, m) for value, dim in zip(values, dims, strict=True)]
+
+
+def clients_in_channels(x: Tensor, dim: int | None, m: int) -> Tensor:
+    """(B, C, H, W), with a client axis m at `dim` or shared by all, -> (B, m * C, H, W) in channels-last memory."""
+    x = clients_first(x, dim, m).permute(1, 3, 4, 0, 2)  # (B, H, W, m, C)
     return x.reshape(*x.shape[:3], -1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-
-
-def move_client_axis(x: Tensor, dim: int | None, m: int, to: int = 0) -> Tensor:
-    """x with its client axis moved from `dim` to `to`. `dim` None: all m clients share x, which is expanded."""
-    return x.unsqueeze(to).expand(*x.shape[:to], m, *x.shape[to:]) if dim is None else x.movedim(dim, to)
 
 
 def view(input: Tensor, *shape: Any, **options: Any) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData
-from feddwa.engine.rows import State, concat
-from feddwa.engine.trainer import Engine, Schedule
+from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.rows import concat, tensors
+from feddwa.engine.types import Parts
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class LockstepEngine(Engine):
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
 
-    def advance(self, work: State, constants: State, schedule: Schedule) -> State:
+    def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
         assert self.worker is not None
         orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
@@ -43,19 +44,15 @@ class LockstepEngine(Engine):
 class Request:
     """Rows that are to be trained: the arguments of `Engine.advance`, with samples numbered as the stack has them."""
 
-    work: State
-    constants: State
+    work: Parts
+    constants: Parts
     schedule: Schedule
 
     @property
     def signature(self) -> object:
         """Step, epochs, batch size, and name, shape and dtype of every tensor: requests that agree can be one stack."""
-        shapes = tuple(
-            (part, name, value.shape[1:], value.dtype)
-            for state in (self.work, self.constants)
-            for part, rows in state.items()
-            for name, value in rows.items()
-        )
+        named = [*tensors(self.work), *tensors(self.constants)]
+        shapes = tuple((name, value.shape[1:], value.dtype) for name, value in named)
         return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
 
 
@@ -95,17 +92,17 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
     return [worker.result for worker in workers]
 
 
-def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[State]:
+def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[Parts]:
     """Train the requests of a group, which have one signature, as one stack; the rows of each request in turn."""
     requests = [worker.request for worker in group if worker.request is not None]
     new = stack.advance(*_merge(requests))
     ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
     for request, end in zip(requests, ends, strict=True):
         its_rows = slice(end - len(request.schedule.sizes), end)
-        yield {part: {name: value[its_rows] for name, value in rows.items()} for part, rows in new.items()}
+        yield {part: {name: value[its_rows] for name, value in stack.items()} for part, stack in new.items()}
 
 
-def _merge(requests: Sequence[Request]) -> tuple[State, State, Schedule]:
+def _merge(requests: Sequence[Request]) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
     schedules = [request.schedule for request in requests]
     sizes = torch.cat([schedule.sizes for schedule in schedules])
@@ -145,7 +142,7 @@ class _Worker(Generic[T]):
 
     task: Callable[[], T]
     request: Request | None = None
-    reply: State | None = None
+    reply: Parts | None = None
     _thread: threading.Thread | None = None
     _may_run: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # at a request, or ended
@@ -167,7 +164,7 @@ class _Worker(Generic[T]):
             raise self._error
         return self.request is not None
 
-    def submit(self, request: Request) -> State:
+    def submit(self, request: Request) -> Parts:
         """Hand in a request and wait for its reply. Called from the task's thread."""
         self.request = request
         self._paused.release()

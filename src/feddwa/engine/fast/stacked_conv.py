@@ -24,9 +24,10 @@ from feddwa.engine.fast.dispatch import (
     BackwardFunction,
     Geometry,
     OutputMask,
+    clients_first,
+    clients_first_each,
+    clients_in_channels,
     implementation,
-    merge_into_channels,
-    move_client_axis,
     pair,
 )
 
@@ -74,20 +75,20 @@ class _Conv(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Any:
         m = info.batch_size
         if in_dims[1] is None and (bias is None or in_dims[2] is None):  # frozen: one convolution of all images
-            images = move_client_axis(x, in_dims[0], m).flatten(0, 1)  # (m B, C, H, W)
+            images = clients_first(x, in_dims[0], m).flatten(0, 1)  # (m B, C, H, W)
             out = torch.conv2d(images, weight, bias, *geometry)
             return (out.unflatten(0, (m, -1)), x.new_empty(0)), (0, None)
-        weight = move_client_axis(weight, in_dims[1], m)  # (m, O, C, kh, kw)
-        bias = None if bias is None else move_client_axis(bias, in_dims[2], m)  # (m, O)
+        weight = clients_first(weight, in_dims[1], m)  # (m, O, C, kh, kw)
+        bias = None if bias is None else clients_first(bias, in_dims[2], m)  # (m, O)
         chosen = implementation(x)
         if chosen == "kernels":
             from feddwa.engine.fast import kernels
 
-            out = kernels.conv(move_client_axis(x, in_dims[0], m), weight, bias, geometry)  # (m, B, O, H', W')
+            out = kernels.conv(clients_first(x, in_dims[0], m), weight, bias, geometry)  # (m, B, O, H', W')
             return (out, x.new_empty(0)), (0, None)
         if chosen == "patches":
-            return patches.conv(move_client_axis(x, in_dims[0], m), weight, bias, geometry), (0, 0)
-        merged = merge_into_channels(move_client_axis(x, in_dims[0], m, 1), 1)  # (B, m C, H, W)
+            return patches.conv(clients_first(x, in_dims[0], m), weight, bias, geometry), (0, 0)
+        merged = clients_in_channels(x, in_dims[0], m)  # (B, m C, H, W)
         merged_bias = None if bias is None else bias.flatten()
         out = torch.conv2d(merged, weight.flatten(0, 1), merged_bias, *geometry, groups=m)  # (B, m O, H', W')
         return (out.unflatten(1, (m, -1)), x.new_empty(0)), (1, None)
@@ -118,20 +119,19 @@ class _ConvBackward(BackwardFunction):
     ) -> Any:
         m = info.batch_size
         if in_dims[2] is None and output_mask == (True, False, False):  # a frozen weight: all images at once
-            grad_output = move_client_axis(grad_output, in_dims[0], m).flatten(0, 1)  # (m B, O, H', W')
-            x = move_client_axis(x, in_dims[1], m).flatten(0, 1)  # (m B, C, H, W)
+            inputs = clients_first_each((grad_output, x), in_dims[:2], m)
+            grad_output, x = (value.flatten(0, 1) for value in inputs)  # (m B, O, H', W'), (m B, C, H, W)
             grads = _backward(grad_output, x, weight, geometry, 1, output_mask)
             return tuple(None if value is None else value.unflatten(0, (m, -1)) for value in grads), (0, None, None)
         chosen = "channels" if in_dims[2] is None else implementation(x)  # of a shared weight no patches were kept
-        weight = move_client_axis(weight, in_dims[2], m)  # (m, O, C, kh, kw)
+        weight = clients_first(weight, in_dims[2], m)  # (m, O, C, kh, kw)
         if chosen != "channels":
-            grad_output = move_client_axis(grad_output, in_dims[0], m)  # (m, B, O, H', W')
-            x = move_client_axis(x, in_dims[1], m)  # (m, B, C, H, W)
+            grad_output, x = clients_first_each((grad_output, x), in_dims[:2], m)  # (m, B, O, H', W'), (m, B, C, H, W)
             if chosen == "kernels":
                 return _kernels_backward(grad_output, x, weight, geometry, output_mask), (0, 0, 0)
             return patches.conv_backward(grad_output, x, weight, columns, geometry, output_mask), (0, 0, 0)
-        grad_output = merge_into_channels(move_client_axis(grad_output, in_dims[0], m, 1), 1)  # (B, m O, H', W')
-        x = merge_into_channels(move_client_axis(x, in_dims[1], m, 1), 1)  # (B, m C, H, W)
+        grad_output = clients_in_channels(grad_output, in_dims[0], m)  # (B, m O, H', W')
+        x = clients_in_channels(x, in_dims[1], m)  # (B, m C, H, W)
         merged = _backward(grad_output, x, weight.flatten(0, 1), geometry, m, output_mask)
         axes = (1, 0, 0)  # of the clients: in the channels of the input, in the output channels of weight and bias
         grads = tuple(

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.engine.fast.dispatch import BackwardFunction, implementation, merge_into_channels, move_client_axis
+from feddwa.engine.fast.dispatch import (
+    BackwardFunction,
+    clients_first,
+    clients_first_each,
+    clients_in_channels,
+    implementation,
+)
 
 aten = torch.ops.aten
 
@@ -57,13 +63,7 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        eps: float,
+        x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
     ) -> tuple[Tensor, ...]:
         running_mean, running_var = running_mean.clone(), running_var.clone()
         out, *saved = aten.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
@@ -80,32 +80,19 @@ class _BatchNorm(torch.autograd.Function):
         return *_BatchNormBackward.apply(grad_output, *ctx.saved_tensors, ctx.eps), None, None, None, None
 
     @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        eps: float,
-    ) -> Any:
-        m = info.batch_size
-        inputs = zip((weight, bias, running_mean, running_var), in_dims[1:5], strict=True)
-        parameters = [move_client_axis(value, dim, m) for value, dim in inputs]  # (m, C) each
+    def vmap(info: Any, in_dims: Any, x: Tensor, *others: Any) -> Any:
+        m, (*tensors, momentum, eps) = info.batch_size, others
+        parameters = clients_first_each(tensors, in_dims[1:5], m)  # (m, C) each: weight, bias, running statistics
         if implementation(x) == "kernels":
             from feddwa.engine.fast import kernels
 
-            x = move_client_axis(x, in_dims[0], m)  # (m, B, C, H, W)
+            x = clients_first(x, in_dims[0], m)  # (m, B, C, H, W)
             out, *statistics = kernels.batch_norm(_to_pixels(x), *parameters, momentum, eps)
             return (_to_images(out, x), *statistics), (0,) * 5
         merged, split, axis = _merge(x, in_dims[0], m)
-        weight, bias, running_mean, running_var = (value.flatten() for value in parameters)  # (m C,) each
-        running_mean, running_var = running_mean.clone(), running_var.clone()
-        out, *saved = aten.native_batch_norm(merged, weight, bias, running_mean, running_var, True, momentum, eps)
-        statistics = [value.unflatten(0, (m, -1)) for value in (running_mean, running_var, *saved)]  # (m, C) each
-        return (split(out), *statistics), (axis, 0, 0, 0, 0)
+        weight, bias, mean, var = (value.flatten() for value in parameters)  # (m C,) each
+        out, *statistics = _BatchNorm.forward(merged, weight, bias, mean, var, momentum, eps)
+        return (split(out), *(value.unflatten(0, (m, -1)) for value in statistics)), (axis, 0, 0, 0, 0)
 
 
 class _BatchNormBackward(BackwardFunction):
@@ -118,43 +105,26 @@ class _BatchNormBackward(BackwardFunction):
     def forward(
         grad_output: Tensor, x: Tensor, weight: Tensor, save_mean: Tensor, save_invstd: Tensor, eps: float
     ) -> Any:
-        return _backward(grad_output, x, weight, save_mean, save_invstd, eps)
+        """torch's own backward pass."""
+        return aten.native_batch_norm_backward(
+            grad_output, x, weight, None, None, save_mean, save_invstd, True, eps, [True, True, True]
+        )
 
     @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: Any,
-        grad_output: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        save_mean: Tensor,
-        save_invstd: Tensor,
-        eps: float,
-    ) -> Any:
-        m = info.batch_size
-        inputs = zip((weight, save_mean, save_invstd), in_dims[2:5], strict=True)
-        parameters = [move_client_axis(value, dim, m) for value, dim in inputs]  # (m, C) each
+    def vmap(info: Any, in_dims: Any, grad_output: Tensor, x: Tensor, *others: Any) -> Any:
+        m, (*tensors, eps) = info.batch_size, others
+        parameters = clients_first_each(tensors, in_dims[2:5], m)  # (m, C) each: weight, mean, inverse deviation
         if implementation(x) == "kernels":
             from feddwa.engine.fast import kernels
 
-            grad_output = move_client_axis(grad_output, in_dims[0], m)  # (m, B, C, H, W)
-            x = move_client_axis(x, in_dims[1], m)
+            grad_output, x = clients_first_each((grad_output, x), in_dims[:2], m)  # (m, B, C, H, W)
             out, *grads = kernels.batch_norm_backward(_to_pixels(grad_output), _to_pixels(x), *parameters)
             return (_to_images(out, x), *grads), (0, 0, 0)
         merged_grad, _, _ = _merge(grad_output, in_dims[0], m)
         merged_x, split, axis = _merge(x, in_dims[1], m)
         weight, save_mean, save_invstd = (value.flatten() for value in parameters)  # (m C,) each
-        grad_x, *grads = _backward(merged_grad, merged_x, weight, save_mean, save_invstd, eps)
+        grad_x, *grads = _BatchNormBackward.forward(merged_grad, merged_x, weight, save_mean, save_invstd, eps)
         return (split(grad_x), *(value.unflatten(0, (m, -1)) for value in grads)), (axis, 0, 0)
-
-
-def _backward(
-    grad_output: Tensor, x: Tensor, weight: Tensor, save_mean: Tensor, save_invstd: Tensor, eps: float
-) -> Any:
-    """torch's backward pass: the gradients with respect to x, weight and bias."""
-    return aten.native_batch_norm_backward(
-        grad_output, x, weight, None, None, save_mean, save_invstd, True, eps, [True, True, True]
-    )
 
 
 def _merge(x: Tensor, dim: int | None, m: int) -> Any:
@@ -163,12 +133,11 @@ def _merge(x: Tensor, dim: int | None, m: int) -> Any:
     Returns these; a function that splits the clients off their channels again; and where the client axis is then.
     """
     if implementation(x) != "channels":
-        planes = move_client_axis(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_conv leaves it in memory
+        planes = clients_first(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_conv leaves it in memory
         _, channels, batch, height, width = planes.shape
         merged = planes.reshape(1, m * channels, batch * height, width)  # a channel's batch is one tall image
         return merged, lambda new: new.reshape(m, channels, batch, height, width).transpose(1, 2), 0
-    merged = merge_into_channels(move_client_axis(x, dim, m, 1), 1)  # (B, m C, H, W)
-    return merged, lambda new: new.unflatten(1, (m, -1)), 1
+    return clients_in_channels(x, dim, m), lambda new: new.unflatten(1, (m, -1)), 1
 
 
 def _to_pixels(images: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from feddwa.engine.fast.dispatch import (
     BackwardFunction,
     Pair,
+    clients_first_each,
+    clients_in_channels,
     implementation,
-    merge_into_channels,
-    move_client_axis,
     pair,
 )
 
@@ -89,7 +89,9 @@ class _MaxPool(torch.autograd.Function):
             x = x.movedim(in_dims[0], 0).transpose(1, 2)  # (m, C, B, H, W)
             pooled = aten.max_pool2d_with_indices(x.flatten(0, 1), *window)  # (m C, B, H', W') each
             return tuple(value.unflatten(0, x.shape[:2]).transpose(1, 2) for value in pooled), (0, 0)
-        pooled = aten.max_pool2d_with_indices(merge_into_channels(x, in_dims[0]), *window)  # (B, m C, H', W') each
+        pooled = aten.max_pool2d_with_indices(
+            clients_in_channels(x, in_dims[0], info.batch_size), *window
+        )  # (B, m C, H', W') each
         return tuple(value.unflatten(1, (info.batch_size, -1)) for value in pooled), (1, 1)
 
 
@@ -109,14 +111,15 @@ class _MaxPoolBackward(BackwardFunction):
         if _has_kernel(x, window):
             from feddwa.engine.fast import kernels
 
-            grad_output = move_client_axis(grad_output, in_dims[0], m)  # (m, B, C, H', W')
-            indices = move_client_axis(indices, in_dims[2], m)
+            grad_output, indices = clients_first_each(
+                (grad_output, indices), (in_dims[0], in_dims[2]), m
+            )  # (m, B, C, H', W')
             return kernels.max_pool_with_indices_backward(grad_output, indices, x.shape[-2:], *window[:3]), 0
         inputs = list(zip((grad_output, x, indices), in_dims[:3], strict=True))
         if implementation(x) != "channels":
             grad_output, x, indices = (value.movedim(dim, 0).transpose(1, 2) for value, dim in inputs)
             return _planes_backward(grad_output, x, indices, window).transpose(1, 2), 0  # (m, B, C, H, W)
-        grad_output, x, indices = (merge_into_channels(value, dim) for value, dim in inputs)  # (B, m C, ., .) each
+        grad_output, x, indices = (clients_in_channels(value, dim, m) for value, dim in inputs)  # (B, m C, ., .) each
         grad_x = aten.max_pool2d_with_indices_backward(grad_output, x, *window, indices)
         return grad_x.unflatten(1, (m, -1)), 1
 
@@ -188,6 +191,5 @@ class _TiledMaxPoolBackward(BackwardFunction):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, grad_output: Tensor, x: Tensor, size: Pair, relu: bool) -> Any:
-        inputs = zip((grad_output, x), in_dims[:2], strict=True)
-        grad_output, x = (move_client_axis(value, dim, info.batch_size) for value, dim in inputs)
+        grad_output, x = clients_first_each((grad_output, x), in_dims[:2], info.batch_size)
         return _TiledMaxPoolBackward.apply(grad_output, x, size, relu), 0

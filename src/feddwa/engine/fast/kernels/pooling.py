@@ -9,6 +9,7 @@ pixel, so the sum is always the same.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -133,6 +134,13 @@ def _max_pool_with_indices_backward(
     tl.store(grad_input + n.to(tl.int64) * C + c, total, mask=mask)
 
 
+def _launch(kernel: Any, tensors: Sequence[Tensor], count: int, channels: int, *sizes: int) -> None:
+    """Launch a kernel for `count` windows or pixels of `channels` channels each, BLOCK_WINDOWS by program."""
+    block_c = block_size(channels, 64)
+    grid = triton.cdiv(count, BLOCK_WINDOWS), triton.cdiv(channels, block_c)
+    kernel[grid](*tensors, count, channels, *sizes, BLOCK_WINDOWS, block_c)
+
+
 def max_pool(x: Tensor, size: Sequence[int], relu: bool) -> Tensor:
     """Max-pooling of x (..., C, H, W), or of relu(x), over windows that tile it: (..., C, H // kh, W // kw)."""
     out: Tensor = _max_pool_op(channels_last(x), size, relu)
@@ -143,10 +151,7 @@ def max_pool(x: Tensor, size: Sequence[int], relu: bool) -> Tensor:
 def _max_pool_op(x: Tensor, size: list[int], relu: bool) -> Tensor:
     *leading, height, width, channels = x.shape
     out = x.new_empty(*leading, height // size[0], width // size[1], channels)
-    num_windows, block_c = out.shape[:-1].numel(), block_size(channels, 64)
-    _max_pool[triton.cdiv(num_windows, BLOCK_WINDOWS), triton.cdiv(channels, block_c)](
-        x, out, num_windows, channels, height, width, *size, relu, BLOCK_WINDOWS, block_c
-    )
+    _launch(_max_pool, (x, out), out.shape[:-1].numel(), channels, height, width, *size, relu)
     return out
 
 
@@ -159,11 +164,9 @@ def max_pool_backward(grad_output: Tensor, x: Tensor, size: Sequence[int], relu:
 @torch.library.custom_op("feddwa::max_pool_backward", mutates_args=())
 def _max_pool_backward_op(grad_output: Tensor, x: Tensor, size: list[int], relu: bool) -> Tensor:
     height, width, channels = x.shape[-3:]
-    grad_input, block_c = torch.empty_like(x), block_size(channels, 64)
+    grad_input = torch.empty_like(x)
     num_windows = x.shape[:-3].numel() * triton.cdiv(height, size[0]) * triton.cdiv(width, size[1])
-    _max_pool_backward[triton.cdiv(num_windows, BLOCK_WINDOWS), triton.cdiv(channels, block_c)](
-        grad_output, x, grad_input, num_windows, channels, height, width, *size, relu, BLOCK_WINDOWS, block_c
-    )
+    _launch(_max_pool_backward, (grad_output, x, grad_input), num_windows, channels, height, width, *size, relu)
     return grad_input
 
 
@@ -185,12 +188,9 @@ def _max_pool_with_indices_op(
 ) -> tuple[Tensor, Tensor]:
     *leading, height, width, channels = x.shape
     out = x.new_empty(*leading, *output_size, channels)
-    indices, block_c = torch.empty_like(out, dtype=torch.int8), block_size(channels, 64)
-    num_windows = out.shape[:-1].numel()
-    _max_pool_with_indices[triton.cdiv(num_windows, BLOCK_WINDOWS), triton.cdiv(channels, block_c)](
-        x, out, indices, num_windows, channels, height, width, *output_size, *size, *stride, *padding,
-        BLOCK_WINDOWS, block_c,
-    )  # fmt: skip
+    indices = torch.empty_like(out, dtype=torch.int8)
+    geometry = height, width, *output_size, *size, *stride, *padding
+    _launch(_max_pool_with_indices, (x, out, indices), out.shape[:-1].numel(), channels, *geometry)
     return out, indices
 
 
@@ -212,10 +212,8 @@ def _max_pool_with_indices_backward_op(
     grad_output: Tensor, indices: Tensor, input_size: list[int], size: list[int], stride: list[int], padding: list[int]
 ) -> Tensor:
     *leading, height, width, channels = grad_output.shape
-    grad_input, block_c = grad_output.new_empty(*leading, *input_size, channels), block_size(channels, 64)
-    num_pixels = grad_input.shape[:-1].numel()
-    _max_pool_with_indices_backward[triton.cdiv(num_pixels, BLOCK_WINDOWS), triton.cdiv(channels, block_c)](
-        grad_output, indices, grad_input, num_pixels, channels, *input_size, height, width, *size, *stride, *padding,
-        BLOCK_WINDOWS, block_c,
-    )  # fmt: skip
+    grad_input = grad_output.new_empty(*leading, *input_size, channels)
+    geometry = *input_size, height, width, *size, *stride, *padding
+    tensors, num_pixels = (grad_output, indices, grad_input), grad_input.shape[:-1].numel()
+    _launch(_max_pool_with_indices_backward, tensors, num_pixels, channels, *geometry)
     return grad_input

@@ -1,0 +1,220 @@
+"""The engine: what stays the same from round to round (network, data, settings, compiled programs), and how it trains.
+
+`Engine.advance` trains a stack of models, vectorised: the step of one client, mapped over rows.
+"""
+
+import contextlib
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from feddwa.data.federated import Batch, FederatedData
+from feddwa.engine import keys
+from feddwa.engine.fast.program import Flat, Program
+from feddwa.engine.fast.record import RecordedFunction
+from feddwa.engine.network import FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
+from feddwa.engine.rows import count, repeat, take_parts
+from feddwa.engine.types import Model, Parts, Stack, StepState
+
+Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The local training that all algorithms share (plain SGD, no momentum, no decay)."""
+
+    epochs: int = 1
+    batch_size: int = 20
+    lr: float = 0.01
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What rows are to do: which step, on which samples, in which order."""
+
+    step: Step
+    orders: list[tuple[Tensor, Tensor]]  # an epoch: rows of the dataset (m, longest) and noise keys (m,)
+    sizes: Tensor  # (m,) samples of each row's epoch, on the CPU
+    width: int  # batch size
+
+
+@dataclass
+class Engine:
+    """Network, data, settings and compiled programs of a federation."""
+
+    module: nn.Module  # the architecture and its frozen parameters; the trainable ones are rows, given at every call
+    data: FederatedData
+    settings: Settings
+    seed: int = 0
+    loss: Loss = F.cross_entropy
+    dtype: torch.dtype = torch.float32
+    tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
+    lockstep: int = 1  # federations that train in lockstep and share the memory
+    programs: dict[object, Program] = field(default_factory=dict)
+    scorers: dict[object, RecordedFunction] = field(default_factory=dict)
+    flops: dict[object, int] = field(default_factory=dict)
+    mapped_loss: Loss = field(init=False)  # the loss in the form in which it is mapped over rows
+
+    def __post_init__(self) -> None:
+        self.module = self.module.to(self.data.device, self.dtype)
+        self.mapped_loss = label_loss if self.loss is F.cross_entropy and self.data.labelled else self.loss
+        if self.data.device.type == "cpu":
+            _keep_freed_pages()
+            # where a CPU has no bfloat16, oneDNN fails, whereupon PyTorch leaves it for good: runs to come would differ
+            torch.backends.mkldnn.enabled = self.dtype != torch.bfloat16 or _has_bfloat16()  # type: ignore[assignment]
+        else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
+            torch.backends.cudnn.allow_tf32 = self.tensor_cores
+
+    def initial(self) -> tuple[Model, Model]:
+        """Trainable parameters and buffers of the module as it was made."""
+        named = trainable(self.module).items(), self.module.named_buffers()
+        parameters, buffers = ({name: value.detach().clone() for name, value in values} for values in named)
+        return Model(parameters), Model(buffers)
+
+    def complete(self, model: Stack) -> Stack:
+        """Models (m, *shape) with the frozen parameters, which all rows share, in the order of the module."""
+        whole = {**repeat(frozen(self.module), count(model)), **model}
+        return {name: whole[name] for name, _ in self.module.named_parameters()}
+
+    def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
+        """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
+        the clients still at work are always the first a rows: one that has finished costs nothing."""
+        sizes, width = schedule.sizes, schedule.width
+        by_length = torch.argsort(sizes // width, descending=True, stable=True)
+        work = take_parts(work, by_length)
+        constants = take_parts(constants, by_length)
+        program = self._program(schedule.step, work, constants)
+        program.load(_flatten(work), _flatten(constants))
+        self.module.train()
+        with self.products():
+            for index, noise in schedule.orders:
+                place = by_length.to(index.device)
+                for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
+                    program.run(rows, samples, key)
+        new = _unflatten(program.read(len(sizes)), _layout(work))
+        return take_parts(new, torch.argsort(by_length))
+
+    @contextlib.contextmanager
+    def products(self) -> Iterator[None]:
+        """Matrix products of networks on tensor cores or not; the server's products keep all their digits."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.tensor_cores else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def _program(self, step: Step, work: Parts, constants: Parts) -> Program:
+        layout, fixed = _layout(work), _layout(constants)
+        known = (step, layout, fixed)
+        if known not in self.programs:
+            self.programs[known] = Program(_Vectorised(self, step, layout, fixed))
+        return self.programs[known]
+
+    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+        """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+        known = (step, samples)
+        if known not in self.flops:
+            index = self.data.splits["train"].index[0, :1].expand(samples)
+            batch, parts = self.data.batch(index, self.dtype), dict(state)
+            buffers = parts.pop("buffers")
+            with FlopCounterMode(display=False) as counter:
+                client = FunctionalClient(self.module.train(), self.loss, buffers, keys.key(0, "flops"))
+                step(client, parts, batch, **constants)
+            self.flops[known] = counter.get_total_flops()
+        return self.flops[known]
+
+    def forward_flops(self, model: Model, buffers: Model) -> int:
+        """FLOPs of the outputs for one sample."""
+        if "forward" not in self.flops:
+            batch = self.data.batch(self.data.splits["train"].index[0, :1], self.dtype)
+            with FlopCounterMode(display=False) as counter:
+                Net(self.module.eval(), self.loss, buffers, keys.key(0, "flops"))(model, batch.x)
+            self.flops["forward"] = counter.get_total_flops()
+        return self.flops["forward"]
+
+
+def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
+    """The calls of one epoch: (rows, their samples, their keys). Rows are sorted by descending number of full batches.
+
+    First the full batches, of the first a rows each time; then the short ones, all rows with equally many samples left
+    together, so that no batch is padded and BatchNorm sees exactly what the plain loop shows it.
+    """
+    full = [size // width for size in sizes]
+    step_keys = keys.fold(noise.unsqueeze(1), torch.arange(max(full) + 1, device=noise.device))  # (m, steps)
+    active = len(full)
+    for step in range(max(full)):
+        while full[active - 1] <= step:
+            active -= 1
+        yield active, index[:active, step * width : (step + 1) * width], step_keys[:active, step]
+    for rest in sorted({size % width for size in sizes} - {0}):
+        rows = torch.tensor([row for row, size in enumerate(sizes) if size % width == rest])
+        start = torch.tensor([full[row] for row in rows.tolist()])
+        columns = (start * width).unsqueeze(1) + torch.arange(rest)
+        chosen = rows.to(index.device)
+        samples = index[chosen].gather(1, columns.to(index.device))
+        everybody = len(rows) == len(sizes)
+        yield len(rows) if everybody else chosen, samples, step_keys[chosen, start.to(index.device)]
+
+
+@dataclass(frozen=True)
+class _Vectorised:
+    """The step of one client, mapped over rows, from flat tensors to flat tensors."""
+
+    engine: Engine
+    step: Step
+    layout: Layout
+    fixed: Layout
+
+    def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
+        batch = self.engine.data.batch(index, self.engine.dtype)
+        everybody: Callable[..., Parts] = torch.vmap(self._one)  # of stacks, where _one has models
+        new = everybody(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)
+        return _flatten({part: new[part] for part, _ in self.layout})
+
+    def _one(self, work: StepState, constants: StepState, batch: Batch, key: Tensor) -> StepState:
+        state = dict(work)
+        client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
+        new = self.step(client, state, batch, **constants)
+        return {**new, "buffers": client.buffers}
+
+
+def _layout(parts: Parts) -> Layout:
+    return tuple((part, tuple(stack)) for part, stack in parts.items())
+
+
+def _flatten(parts: Parts) -> list[Tensor]:
+    return [value for stack in parts.values() for value in stack.values()]
+
+
+def _unflatten(flat: Flat, layout: Layout) -> Parts:
+    tensors = iter(flat)
+    return {part: {name: next(tensors) for name in names} for part, names in layout}
+
+
+def _has_bfloat16() -> bool:
+    """Whether oneDNN, where it is there, multiplies bfloat16 on this CPU."""
+    return not torch.backends.mkldnn.is_available() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def _keep_freed_pages() -> None:
+    """Ask glibc to serve large blocks from the heap and to keep them when freed; elsewhere do nothing.
+
+    By default every large tensor is mapped, faulted in page by page and unmapped again at each step, which costs more
+    than the arithmetic on it. (The package asks torch for huge pages, too, when it is imported: `feddwa/__init__.py`.)
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        m_mmap_max, m_trim_threshold = -4, -1
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, 2**31 - 1)

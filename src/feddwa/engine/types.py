@@ -1,0 +1,43 @@
+"""The words of the package, as types.
+
+    Model        parameter name -> (*shape)              one client's parameters, or its BatchNorm statistics
+    Stack        parameter name -> (m, *shape)           the models of m clients: row i belongs to client i
+    Parts        part -> name -> tensor                  what is made of stacks; a part is "model", "guidance", ...
+      Message      part -> name -> (m, ...)              what crosses the network: row i to or from client i
+      Memory       part -> name -> (m, ...)              what clients keep between rounds; part "buffers": BatchNorm
+      ServerState  part -> name -> tensor of any shape   what the server keeps: models, stacks, counters
+    StepState    part -> Model                           what one client's training step reads and returns
+
+A type checker tells a model from a stack where one model is asked for: `rows.row` and `network.descend` make models,
+other code writes `Model({...})`. Message, Memory and ServerState have one structure and are told apart by their names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+from torch import Tensor
+
+Stack = Mapping[str, Tensor]
+Model = NewType("Model", Mapping[str, Tensor])
+Parts = Mapping[str, Stack]
+Message = Parts
+Memory = Parts
+ServerState = Parts
+StepState = Mapping[str, Model]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one round, in ascending order."""
+
+    ids: Tensor  # (m,) int64, on the CPU: who takes part
+    sizes: Tensor  # (m,) int64, on the CPU: training samples of each
+    round: int  # 1 is the first
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def only(self, which: Tensor) -> "Cohort":
+        """Some of these clients: `which` are their places (k,), or a mask (m,)."""
+        return Cohort(self.ids[which], self.sizes[which], self.round)
