@@ -19,7 +19,6 @@ from feddwa.engine.rows import Cohort, Row, Rows, State, count, repeat
 from feddwa.errors import InputError
 from feddwa.mixing import mix
 
-POLICIES = ("local", "mean", "all-local")
 KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and messages
 
 

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from feddwa.errors import InputError, require
-from feddwa.report.terminal import make_console
+from feddwa.params import Option
 
 if TYPE_CHECKING:
     from feddwa.report.leaderboard import Place
@@ -18,9 +16,9 @@ if TYPE_CHECKING:
 class LeaderboardConfig:
     """Accuracy at equal traffic, equal compute and equal time, and who gains over training alone."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
     """Run directories of one setting, or directories with runs inside; finished runs count."""
-    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="DIR")] = None
+    out: Annotated[str | None, Option(metavar="DIR", short="-o")] = None
     """Folder for figures as well: pareto.png, and gain.png where there is a run of Local."""
 
 
@@ -30,7 +28,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
 
     from feddwa.report.leaderboard import budgets, leaderboard
     from feddwa.report.reading import by_method, read
-    from feddwa.report.terminal import show_finding
+    from feddwa.report.terminal import make_console, show_finding
     from feddwa.report.units import human_bytes, human_flops, human_seconds
 
     require(len(config.runs) > 0, "RUN", "none", "one run directory or more")

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.experiment import Result
 
 
-def show_outcome(console: Console, results: "Mapping[str, Result]", folder: Path) -> int:
+def show_outcome(console: "Console", results: "Mapping[str, Result]", folder: Path) -> int:
     """Show what came out of some runs, led by what went wrong; 1 where one of them has failed, else 0."""
     from feddwa.doctor import told
     from feddwa.report.reading import read_run

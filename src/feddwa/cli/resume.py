@@ -4,27 +4,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import tyro
-
-from feddwa import runs
 from feddwa.cli.outcome import show_outcome
 from feddwa.config import from_toml
+from feddwa.params import Option
 from feddwa.plugins import label
-from feddwa.report.terminal import make_console
 
 
 @dataclass(frozen=True)
 class ResumeConfig:
     """Go on with an interrupted run, or comparison, to the end that it would have had anyway."""
 
-    directory: tyro.conf.Positional[str]
+    directory: Annotated[str, Option(positional=True)]
     """The directory of the run or comparison."""
 
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
     """Where the enclosed work is interrupted, the error says how to go on with it."""
+    from feddwa import runs
+
     try:
         yield
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
@@ -35,9 +35,11 @@ def resumable(path: Path) -> Iterator[None]:
 
 def resume_command(config: ResumeConfig) -> int:
     """`feddwa resume`."""
+    from feddwa import runs
     from feddwa.cli.train import CompareConfig, compare_runs
     from feddwa.experiment import resume
     from feddwa.report.progress import progress
+    from feddwa.report.terminal import make_console
 
     path = Path(config.directory)
     if (path / runs.COMPARISON).is_file():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from feddwa import plugins
 from feddwa.data.dataset import Dataset
 from feddwa.data.schemes.base import Partition, Scheme
 from feddwa.data.schemes.dirichlet import Dirichlet
@@ -17,9 +18,8 @@ from feddwa.data.schemes.pathological import Pathological
 from feddwa.data.schemes.shift import Iid, LabelPermutation, Rotations
 from feddwa.errors import InputError, require
 from feddwa.params import build
-from feddwa.plugins import Registry
 
-__all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "check", "make"]
+__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "make"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -30,7 +30,6 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "label-permutation": LabelPermutation,
     "natural": Natural,
 }
-REGISTRY: Registry[type[Scheme]] = Registry("partition", PARTITIONS, adopt)
 
 # The paper's class counts. EMNIST is not in the authors' code, so there the paper's text is all there is to follow.
 PAPER_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -60,7 +59,7 @@ VARIANT_OF: dict[str, dict[str, str]] = {
 
 def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, seed: int) -> Partition:
     """Divide `dataset` among `clients` by the scheme `name` with its hyper-parameters; same seed, same partition."""
-    kind = REGISTRY.find(name)
+    kind = plugins.PARTITIONS.find(name)
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
     enough = f"at most {len(dataset.y) // 2}: each needs a sample to train and one to test; take fewer clients"

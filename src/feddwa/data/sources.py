@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from feddwa import plugins
 from feddwa.data import cache, hub, own, tables
 from feddwa.data.catalogue import SOURCES, Source
 from feddwa.data.dataset import Dataset, hold_out
@@ -15,7 +16,7 @@ from feddwa.data.files import Tree
 from feddwa.data.images import decode
 from feddwa.data.originals import Raw
 from feddwa.errors import InputError, require
-from feddwa.plugins import Registry, Unfit, accepted
+from feddwa.plugins import Unfit, accepted
 
 DATASETS: dict[str, str] = {
     "digits": "1,797 handwritten digits, 8x8 grey, 10 classes; installed with scikit-learn",
@@ -31,9 +32,6 @@ def adopt(function: Any) -> Callable[[str | None], Dataset]:
     return lambda data_dir: function(**dict.fromkeys(names, data_dir))
 
 
-REGISTRY: Registry[Any] = Registry("dataset", DATASETS, adopt)
-
-
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
     if data_dir is not None and not Path(data_dir).is_dir():
@@ -44,15 +42,13 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _named(SOURCES[name], data_dir or os.environ.get("FEDDWA_DATA"))
     if Path(name).exists():
         return own.load_own(name)
-    if REGISTRY.knows(name):
-        return _foreign(name, data_dir)
-    valid = ", ".join(REGISTRY)
-    raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+    plugins.check_dataset(name)
+    return _foreign(name, data_dir)
 
 
 def _foreign(name: str, data_dir: str | Path | None) -> Dataset:
     """What a function from outside the package returns."""
-    made = REGISTRY.find(name)(data_dir or os.environ.get("FEDDWA_DATA"))
+    made = plugins.DATASETS.find(name)(data_dir or os.environ.get("FEDDWA_DATA"))
     require(isinstance(made, Dataset), f"--dataset {name}", type(made).__name__, "a function that returns a Dataset")
     return made  # type: ignore[no-any-return]  # checked above
 

@@ -19,14 +19,13 @@ from safetensors.torch import load_file
 
 from feddwa import runs
 from feddwa.build import in_words, load_task, make_network, settled
-from feddwa.data import sources
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine.rows import Rows
 from feddwa.errors import InputError, require
 from feddwa.experiment import Observer, Result
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import is_reference
+from feddwa.plugins import DATASETS, is_reference
 
 if TYPE_CHECKING:
     from feddwa.flower.local import LocalFederation
@@ -82,7 +81,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
 
     folder, path = Path(tempfile.mkdtemp(prefix="feddwa-")), Path(config.out or "")
     settings = {"memory": str(path / NODES)}
-    if not sources.REGISTRY.knows(config.dataset):
+    if not DATASETS.knows(config.dataset):
         settings["dataset"] = config.dataset
     named = (config.algorithm, config.model or "", config.partition or "", config.dataset)
     if references := [name for name in named if is_reference(name.partition("@")[0])]:
