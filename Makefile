@@ -43,6 +43,7 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/startup.py
 
 # The constraints pin the tested versions; torch's plain name would pull another build.
 $(READY): pyproject.toml constraints.txt

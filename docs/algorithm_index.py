@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 from feddwa.algorithms import ALGORITHMS, Algorithm
+from feddwa.built_in import Entry, entries, fields_text
+from feddwa.cli.listing import passes_in_words
 from feddwa.params import fields_of
 
 FOLDER = Path(__file__).parent / "algorithms"
@@ -18,17 +20,28 @@ def index(page: str) -> str:
     """The page with one row for every algorithm, in their order."""
     said = dict(ROW.findall(page))
     rows = [
-        f"| [{name}]({name}.md) | {said.get(name, kind.summary)} | {kind.traffic} | {kind.cost} |\n"
-        for name, kind in ALGORITHMS.items()
+        f"| [{name}]({name}.md) | {said.get(name, entry.facts['summary'])} | {traffic(entry)} | {cost(entry)} |\n"
+        for name, entry in entries("algorithm").items()
     ]
     place = ROW.search(page)
     assert place is not None
     return page[: place.start()] + "".join(rows) + ROW.sub("", page[place.start() :])
 
 
+def traffic(entry: Entry) -> str:
+    """Models down + up."""
+    return f"{entry.facts['models_down']} + {entry.facts['models_up']}"
+
+
+def cost(entry: Entry) -> str:
+    """Passes over a client's data."""
+    return passes_in_words(entry.facts)
+
+
 def new_page(name: str, kind: type[Algorithm]) -> str:
     """A page to begin with: what the class says, its hyper-parameters, a command."""
-    rows = [f"| `{key}` | {_literal(usual)} | |" for key, (_, usual) in fields_of(kind).items()]
+    texts = fields_text(kind)
+    rows = [f"| `{key}` | {_literal(usual)} | {texts[key]} |" for key, (_, usual) in fields_of(kind).items()]
     table = ["| parameter | default | meaning |", "| --- | --- | --- |", *rows, ""] if rows else []
     command = ["```", f"feddwa run --algorithm {name}", "```"]
     return "\n".join([f"# {kind.title}", "", f"{kind.summary.capitalize()}.", "", *table, *command, ""])

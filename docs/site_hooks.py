@@ -49,13 +49,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _commands() -> str:
     from feddwa import cli
-    from feddwa.cli.help import help_text
-    from feddwa.cli.options import CONFIG_NOTE
+    from feddwa.cli.parser import make_parser
 
     os.environ["COLUMNS"] = "100"
     pages = []
     for name, command in cli.COMMANDS.items():
-        note = CONFIG_NOTE if "dataset" in command.options.__dataclass_fields__ else ""
-        text = help_text(name, command.options, (command.example, *command.more), note)
+        text = make_parser(name, command.options, (command.example, *command.more)).format_help()
         pages.append(f"## {name}\n\n```text\n{text}```\n")
     return "\n".join(pages)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, Local
-from feddwa.batchnorm import POLICIES
+from feddwa.config import POLICIES
 from feddwa.engine import Engine, Settings
 from feddwa.federation import Federation
 from tests.conftest import SIZES, conv_net, plain_net, small_data

@@ -13,6 +13,7 @@ import pytest
 import feddwa
 from feddwa import cli, models
 from feddwa.algorithms import ALGORITHMS
+from feddwa.cli.parser import parse
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.partition import PARTITIONS
 from feddwa.params import fields_of
@@ -253,6 +254,9 @@ BAD = {
     "run --rounds=1.5": "--rounds: got '1.5', must be a whole number",
     "run --lr fast": "--lr: got 'fast', must be a number",
     "run --lr": "--lr: no value, must be a number",
+    "run --quiet=yes": "--quiet: takes no value",
+    "report runs -o": "--out: no value, must be a string",
+    "new algorithm": "NAME: missing; Name of the class",
     "run --speed 3": "--speed: unknown option; valid: --algorithm, --dataset",
     "compare --algorithm local": "--algorithm: unknown option; valid: --dataset.*--algorithms",
     "run quickly": "quickly: unknown option; valid: --algorithm",
@@ -388,6 +392,27 @@ def test_the_command_line_prevails_over_the_files_hyper_parameters(call):
         assert [entry for entry in params if "top_k" in entry] == ["feddwa.top_k=3"]
 
 
+def test_what_a_file_turns_on_the_command_line_turns_off():
+    Path("c.toml").write_text("quiet = true\nrounds = 3\n")
+    options = cli.COMMANDS["run"].options
+    assert parse("run", options, ["--config", "c.toml"]).quiet
+    assert not parse("run", options, ["--config", "c.toml", "--no-quiet"]).quiet
+    assert parse("federate", cli.COMMANDS["federate"].options, ["--no-evaluate-absent"]).evaluate_absent is False
+
+
+@pytest.mark.parametrize(
+    "words", ["curves a b -o p.png", "curves -o p.png a b", "-o p.png curves a b", "curves a --out=p.png b"]
+)
+def test_words_and_options_come_in_any_order(words):
+    found = parse("figure", cli.COMMANDS["figure"].options, words.split())
+    assert (found.kind, found.runs, found.out) == ("curves", ("a", "b"), "p.png")
+
+
+def test_none_is_a_name_and_no_number():
+    found = parse("run", cli.COMMANDS["run"].options, ["--out", "none", "--clients", "none", "--lr", "1e-3"])
+    assert (found.out, found.clients, found.lr) == ("none", None, 0.001)
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
 def test_a_failure_that_is_not_the_requests_fault(call, monkeypatch, error):
     def fail(*_, **__):
@@ -425,12 +450,3 @@ def test_a_process_refuses():
     done = process("run", "--rounds", "soon", PYTHONIOENCODING="ascii", LANG="C", PYTHONUTF8="0")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "feddwa: --rounds: got 'soon', must be a whole number; see feddwa run --help\n"
-
-
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["quickly"]])
-def test_the_overview_does_not_wait_for_torch(words):
-    command = [sys.executable, "-X", "importtime", "-m", "feddwa", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "feddwa.cli" in loaded
-    assert not loaded & {"torch", "numpy", "tyro", "rich"}

@@ -7,12 +7,12 @@ import pytest
 
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
-from feddwa.cli.help import options_of
+from feddwa.cli.parser import arguments_of
 
 ASK = """
 {script}
 COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); COMPREPLY=()
-_feddwa
+_shtab_feddwa
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
@@ -44,7 +44,8 @@ def complete(words, capsys):
         (["feddwa", "figure", "curves", "--o"], ["--out"]),
         (["feddwa", "run", "--config", "x.toml", "--qui"], ["--quiet"]),
         (["feddwa", "completion", "f"], ["fish"]),
-        (["feddwa", "run", "--out", "here"], []),  # then files are offered
+        (["feddwa", "run", "--out", "nothing-here"], []),  # no such file
+        (["feddwa", "run", "--device", ""], ["auto", "cpu", "cuda"]),
     ],
 )
 def test_bash_completes(words, offered, capsys):
@@ -53,8 +54,18 @@ def test_bash_completes(words, offered, capsys):
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
 def test_bash_knows_every_command_and_algorithm(capsys):
-    assert complete(["feddwa", ""], capsys) == [*cli.COMMANDS, "--help", "--version"]
+    assert complete(["feddwa", ""], capsys) == list(cli.COMMANDS)
+    assert complete(["feddwa", "--"], capsys) == ["--help", "--version"]
     assert complete(["feddwa", "run", "--algorithm", ""], capsys) == list(ALGORITHMS)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+def test_bash_completes_files(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").touch()
+    (tmp_path / "runs").mkdir()
+    assert sorted(complete(["feddwa", "run", "--config", "ru"], capsys)) == ["run.toml", "runs"]
+    assert complete(["feddwa", "report", "run.toml", "runs"], capsys) == ["runs"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +89,11 @@ def test_help_fits_a_screen(command, capsys, monkeypatch):
     assert len(lines) <= 50
     assert max(map(len, lines)) <= 100
     assert any(line.startswith(f"  feddwa {command}") for line in lines)  # an example
-    options = options_of(cli.COMMANDS[command].options)
+    options = arguments_of(cli.COMMANDS[command].options)
     assert all(option.text for option in options)
-    assert all(any(line.startswith(f"  {option.name}") for line in lines) for option in options)
+    for option in options:
+        begin = option.mark.short or (option.metavar if option.mark.positional else option.label)
+        assert any(line.startswith(f"  {begin}") for line in lines)
 
 
 def test_the_overview_fits_a_terminal(capsys):

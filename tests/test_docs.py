@@ -10,7 +10,7 @@ import pytest
 
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
-from feddwa.cli import options, train
+from feddwa.cli import parser, train
 from feddwa.params import fields_of
 
 ROOT = Path(__file__).parents[1]
@@ -68,8 +68,8 @@ def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("command", sorted({command for text in PAGES.values() for command in commands(text)}))
 def test_the_commands_are_understood(command, monkeypatch):
     name, *arguments = shlex.split(command)[1:]
-    monkeypatch.setattr(options, "from_toml", lambda _, kind: kind())
-    config = options.parse(name, cli.COMMANDS[name].options, arguments)
+    monkeypatch.setattr(parser, "from_toml", lambda _, kind: kind())
+    config = parser.parse(name, cli.COMMANDS[name].options, arguments)
     if name == "run":
         config.resolved()
     if name == "compare":

@@ -14,7 +14,7 @@ from torch import nn
 
 import feddwa
 from feddwa import cli, plugins
-from feddwa.algorithms import ALGORITHMS, REGISTRY, Local
+from feddwa.algorithms import ALGORITHMS, Local
 from feddwa.config import RunConfig, from_toml
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
@@ -263,8 +263,8 @@ def test_installed_plug_ins_have_names(tmp_path, monkeypatch, capsys):
     assert cli.main(["list", "algorithms"]) == 0
     listed = capsys.readouterr().out
     assert [line.split() for line in listed.splitlines()][-1] == ["ditto", "plug-in", "ditto_plugin:Ditto"]
-    assert list(REGISTRY)[-1] == "ditto"
-    assert REGISTRY.find("local") is Local  # names of the package are its own
+    assert list(plugins.ALGORITHMS)[-1] == "ditto"
+    assert plugins.ALGORITHMS.find("local") is Local  # names of the package are its own
     out = str(tmp_path / "run")
     assert (
         cli.main(["run", "--algorithm", "ditto", "--param", "strength=2", *SMALL, "--rounds", "1", "--out", out]) == 0

@@ -10,9 +10,8 @@ from torch import nn
 import feddwa
 from feddwa import models
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA
-from feddwa.batchnorm import POLICIES
 from feddwa.build import load_task
-from feddwa.config import RunConfig
+from feddwa.config import POLICIES, RunConfig
 from feddwa.engine.fast import record
 from feddwa.engine.network import frozen, trainable
 from feddwa.engine.rows import tensors

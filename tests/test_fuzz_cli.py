@@ -20,7 +20,7 @@ import torch
 import feddwa
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
-from feddwa.cli.help import options_of
+from feddwa.cli.parser import arguments_of
 from feddwa.config import RunConfig
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError
@@ -110,16 +110,16 @@ PARAMS = sorted(
 def command_line(rng: random.Random, number: int) -> list[str]:
     """One of all commands with a few options, in either spelling, now and then twice or without a value."""
     name = rng.choice(["run"] * 6 + ["compare", "partition", "doctor"] * 2 + sorted(cli.COMMANDS))
-    options = [option for option in options_of(cli.COMMANDS[name].options) if option.name != "--rounds"]
+    options = [option for option in arguments_of(cli.COMMANDS[name].options) if option.field != "rounds"]
     line = [name]
     for option in rng.sample(options, min(len(options), rng.randint(0, 3))):
-        flag, value = option.name.split(", ")[-1], value_of(rng, option.name)
-        if option.positional:
+        flag, value = option.label, value_of(rng, option.label)
+        if option.mark.positional:
             continue
         if flag[2:].replace("-", "_") in REPEATED and re.fullmatch(r"[0-9]{1,30}", value):
             value = "2" if int(value) <= LARGEST else value
-        line += rng.choice([[f"{flag}={value}"], [flag, value], [flag]] if option.value else [[flag]])
-    words = [option for option in options_of(cli.COMMANDS[name].options) if option.positional]
+        line += rng.choice([[f"{flag}={value}"], [flag, value], [flag]] if option.plain is not bool else [[flag]])
+    words = [option for option in options if option.mark.positional]
     for word in words:
         line.append(rng.choice(word.choices or PLACES) if rng.random() < 0.8 else rng.choice(TEXTS))
     given = " ".join(line)

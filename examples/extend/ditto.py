@@ -26,9 +26,10 @@ class Ditto(FedAvg):
 
     title = "Ditto"
     summary = "a personal model beside the global one, pulled towards it"
-    cost = "2"
+    passes = 2
 
-    strength: float = 1.0  # of the pull, lambda in the paper; 0 is local training
+    strength: float = 1.0
+    """Strength of the pull, lambda in the paper; 0 is local training."""
 
     def __post_init__(self) -> None:
         require(0 <= self.strength < math.inf, "--param strength", self.strength, "a finite number, 0 or more")

@@ -23,7 +23,7 @@ class FedPer(FedAvg):
 
     title = "FedPer"
     summary = "a shared body, a head for every client"
-    traffic = "body + body"
+    models_down = models_up = "body"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server has the body, every client a head."""

@@ -20,7 +20,6 @@ from feddwa.engine.rows import count, repeat
 from feddwa.errors import InputError
 from feddwa.mixing import average
 
-POLICIES = ("local", "mean", "all-local")
 KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and messages
 
 

@@ -25,6 +25,7 @@ from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
+from feddwa.plugins import by_owners
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -56,7 +57,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     """How own data were divided: the partition and the first clients' names."""
     names = [task.partition.client_name(client) for client in range(min(task.clients, 3))]
     more = ", ..." if task.clients > len(names) else ""
-    owned = partitions.by_owners(str(config.partition))
+    owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
     return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
 

@@ -1,4 +1,7 @@
-"""The configuration of a run: a dataclass that is the command line, the TOML file and the Python keyword arguments."""
+"""The configuration of a run: a dataclass that is the command line, the TOML file and the Python keyword arguments.
+
+What needs torch is imported where it is used, so that help and errors in options do not wait for it.
+"""
 
 import dataclasses
 import json
@@ -7,27 +10,23 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-import tyro
-from torch import nn
-
-from feddwa import algorithms, models, params, tensorboard
-from feddwa.algorithms import Algorithm
-from feddwa.batchnorm import POLICIES
-from feddwa.data import partition as partitions
-from feddwa.data import sources
+from feddwa import params
 from feddwa.data.catalogue import defaults_of
 from feddwa.errors import InputError, require, unknown
-from feddwa.faults import Faults
-from feddwa.params import AtMost, Repeats
-from feddwa.plugins import label, located
+from feddwa.params import AtMost, Option, Repeats
+from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, by_owners, label, located
+
+if TYPE_CHECKING:
+    from feddwa.algorithms import Algorithm
 
 Config = TypeVar("Config")
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
+POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "out", "tensorboard")
@@ -49,7 +48,7 @@ class RunConfig:
     partition: str | None = None
     """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
-    """Number of clients, N; default: 20, or with partition natural the data's owners."""
+    """Number of clients, N; default: 20, or with `natural` the data's owners."""
     participation: float = 1.0
     """Share of the clients that take part in a round, above 0 and up to 1."""
     rounds: Annotated[int, AtMost(100_000)] | None = None
@@ -80,14 +79,26 @@ class RunConfig:
     """Directory to write; default: runs/<time>-<name>."""
     tensorboard: bool = False
     """Write events for TensorBoard into the run directory, too."""
-    param: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    param: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
     """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
 
     def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
 
-        Paths of data become absolute, so that a run can be resumed from anywhere. For own data `partition`, and with
-        partition natural `clients`, stay None until the data are there: `build.settled` fills them in.
+        For own data `partition`, and with partition natural `clients`, stay None until the data are there:
+        `build.settled` fills them in.
+        """
+        config = self.checked()
+
+        from feddwa import models
+
+        models.find(str(config.model))
+        return dataclasses.replace(config, param=tuple(config._all_parameters()))
+
+    def checked(self) -> Self:
+        """The same with known names, numbers within their bounds and defaults but for the model; nothing is imported.
+
+        Paths of data become absolute, so that a run can be resumed from anywhere.
         """
         kinds = params.fields_of(type(self))
         given = {key: params.typed(_option(key), getattr(self, key), kind) for key, (kind, _) in kinds.items()}
@@ -97,24 +108,24 @@ class RunConfig:
             given["dataset"] = _located(given["dataset"])
         for key in ("algorithm", "dataset", "partition"):
             given[key] = given[key] and located(given[key])
-        given["model"] = given["model"] and models.located(given["model"])
+        given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
-        clients = None if partition is None or partitions.by_owners(partition) else CLIENTS
+        clients = None if partition is None or by_owners(partition) else CLIENTS
         filled = {"model": defaults.model, "partition": partition, "clients": clients}
         filled |= {"rounds": defaults.rounds, "batch_size": defaults.batch_size, "lr": defaults.lr}
         given |= {key: value for key, value in filled.items() if given[key] is None}
         config = dataclasses.replace(self, **given)
         config._check()
-        return dataclasses.replace(config, param=tuple(config._all_parameters()))
+        return config
 
     @property
     def usual_partition(self) -> str | None:
         """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
         return defaults_of(self.dataset).partition
 
-    def make_algorithm(self) -> Algorithm:
+    def make_algorithm(self) -> "Algorithm":
         """The algorithm with its hyper-parameters."""
-        kind = algorithms.REGISTRY.find(self.algorithm)
+        kind = ALGORITHMS.find(self.algorithm)
         return params.build(kind, self._parameters()[0], f"algorithm {label(self.algorithm)}")
 
     def partition_parameters(self) -> dict[str, str]:
@@ -122,10 +133,12 @@ class RunConfig:
         return self._parameters()[1]
 
     def _check(self) -> None:
-        algorithms.REGISTRY.find(self.algorithm)
-        models.find(str(self.model))
+        """Raise unless names are known and numbers within their bounds."""
+        ALGORITHMS.check(self.algorithm)
+        if self.model is not None:
+            MODELS.check(self.model.partition("@")[0])
         if self.partition is not None:
-            partitions.REGISTRY.find(self.partition)
+            PARTITIONS.check(self.partition)
         names = {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
         for field, valid in names.items():
             if getattr(self, field) not in list(valid):
@@ -137,20 +150,25 @@ class RunConfig:
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
-        faults = Faults.parse(self.fault)
-        if self.clients is not None:
-            faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
-        if self.tensorboard:
-            tensorboard.check()
         require(self.seed >= 0, "--seed", self.seed, "from 0 to 2^63 - 1")
+        if self.fault:
+            from feddwa.faults import Faults
+
+            faults = Faults.parse(self.fault)
+            if self.clients is not None:
+                faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
+        if self.tensorboard:
+            from feddwa import tensorboard
+
+            tensorboard.check()
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
         """--param sorted into (algorithm's, partition's)."""
-        owners: dict[str, type] = {label(self.algorithm): algorithms.REGISTRY.find(self.algorithm)}
+        owners: dict[str, type] = {label(self.algorithm): ALGORITHMS.find(self.algorithm)}
         twice = self.partition is not None and label(self.partition) in owners
         require(not twice, "--partition", self.partition, "of another name than the algorithm, for --param's sake")
-        owners |= {} if self.partition is None else {label(self.partition): partitions.REGISTRY.find(self.partition)}
+        owners |= {} if self.partition is None else {label(self.partition): PARTITIONS.find(self.partition)}
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
             owner, key, value = _parse(entry, owners)
@@ -162,6 +180,8 @@ class RunConfig:
         """Every hyper-parameter of the algorithm and of the partition, defaults included."""
         parts: dict[str, object] = {label(self.algorithm): self.make_algorithm()}
         if self.partition is not None:
+            from feddwa.data import partition as partitions
+
             scheme = partitions.make_scheme(self.partition, self.partition_parameters(), self.dataset)
             parts[label(self.partition)] = scheme
         for owner, part in parts.items():
@@ -181,20 +201,24 @@ def named(options: Mapping[str, Any]) -> dict[str, Any]:
     algorithm: an Algorithm or its class; partition: a scheme, its class or a function; model: a class or function that
     makes a module, or a module, whose parameters everybody starts from; dataset: a function that returns a Dataset.
     """
-    homes = {"algorithm": algorithms, "partition": partitions, "model": models, "dataset": sources}
+    from torch import nn
+
+    from feddwa import models
+
     found, param = dict(options), []
-    for key, home in homes.items():
+    for registry in (ALGORITHMS, PARTITIONS, MODELS, DATASETS):
+        key = registry.kind
         value = options.get(key)
         if value is None or isinstance(value, str):
             continue
         if isinstance(value, nn.Module):
-            found[key] = f"{home.REGISTRY.name_of(type(value))}@{models.store(value)}"
+            found[key] = f"{registry.name_of(type(value))}@{models.store(value)}"
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # with the values of its fields
-            found[key] = home.REGISTRY.name_of(type(value))
+            found[key] = registry.name_of(type(value))
             own = {name: getattr(value, name) for name in params.fields_of(type(value))}
             param += [f"{label(found[key])}.{name}={text}" for name, text in own.items()]
         else:
-            found[key] = home.REGISTRY.name_of(value)
+            found[key] = registry.name_of(value)
     return {**found, "param": (*param, *options.get("param", ()))} if param else found
 
 
@@ -252,6 +276,12 @@ def _located(path: str | None) -> str | None:
         return path if path is None or not os.path.exists(path) else os.path.abspath(path)
     except ValueError:  # a zero byte
         return path
+
+
+def _located_model(name: str) -> str:
+    """A model's name whose files, of code and behind @ of parameters, are named from the root on."""
+    plain, at, file = name.partition("@")
+    return located(plain) + (f"@{os.path.abspath(file)}" if at else "")
 
 
 def _option(field: str) -> str:

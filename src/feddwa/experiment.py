@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from feddwa import checkpoint, params
-from feddwa.algorithms import REGISTRY, Algorithm
+from feddwa.algorithms import Algorithm
 from feddwa.build import (
     check_single_samples,
     choose_device,
@@ -38,6 +38,7 @@ from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
 from feddwa.faults import Faults
 from feddwa.federation import Federation
+from feddwa.plugins import ALGORITHMS
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
@@ -223,9 +224,9 @@ def simulate(
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
     if isinstance(algorithm, Algorithm):
         params.check(algorithm)
-        names = (name for name, kind in REGISTRY.builtin.items() if type(algorithm) is kind)
+        names = (name for name, kind in ALGORITHMS.builtin.items() if type(algorithm) is kind)
         return algorithm, next(names, type(algorithm).__name__)
-    return REGISTRY.find(algorithm, "algorithm")(), algorithm
+    return ALGORITHMS.find(algorithm, "algorithm")(), algorithm
 
 
 def _finish(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from feddwa import plugins
 from feddwa.data import cache
 from feddwa.errors import InputError, one_line, require
-from feddwa.plugins import Registry, Unfit, accepted, label
+from feddwa.plugins import Unfit, accepted, label
 
 Shape = tuple[int, ...]
 
@@ -180,27 +180,28 @@ class Model:
     fits: Callable[[Shape], bool]
 
 
-def _exactly(*wanted: int) -> tuple[str, Callable[[Shape], bool]]:
-    return f"samples of shape {wanted}", lambda shape: shape == wanted
+def _exactly(*wanted: int) -> Callable[[Shape], bool]:
+    return lambda shape: shape == wanted
 
 
 def _is_colour(shape: Shape) -> bool:
     return len(shape) == 3 and shape[0] == 3 and min(shape[1:]) >= 8
 
 
-_COLOUR = "colour images (3, H, W) of at least 8x8", _is_colour
-_ANY: tuple[str, Callable[[Shape], bool]] = "samples of any shape", lambda shape: prod(shape) > 0
+def _is_any(shape: Shape) -> bool:
+    return prod(shape) > 0
+
 
 MODELS: dict[str, Model] = {
-    "cifar-cnn": Model(cifar_cnn, *_exactly(3, 32, 32)),
-    "emnist-cnn": Model(emnist_cnn, *_exactly(1, 28, 28)),
-    "emnist-small": Model(emnist_small, *_exactly(1, 28, 28)),
-    "resnet8": Model(resnet8, *_COLOUR),
-    "resnet8-gkt": Model(resnet8_gkt, *_COLOUR),
-    "digits-mlp": Model(mlp, *_exactly(1, 8, 8)),
-    "digits-cnn": Model(digits_cnn, *_exactly(1, 8, 8)),
-    "mlp": Model(mlp, *_ANY),
-    "linear": Model(linear, *_ANY),
+    "cifar-cnn": Model(cifar_cnn, "samples of shape (3, 32, 32)", _exactly(3, 32, 32)),
+    "emnist-cnn": Model(emnist_cnn, "samples of shape (1, 28, 28)", _exactly(1, 28, 28)),
+    "emnist-small": Model(emnist_small, "samples of shape (1, 28, 28)", _exactly(1, 28, 28)),
+    "resnet8": Model(resnet8, "colour images (3, H, W) of at least 8x8", _is_colour),
+    "resnet8-gkt": Model(resnet8_gkt, "colour images (3, H, W) of at least 8x8", _is_colour),
+    "digits-mlp": Model(mlp, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
+    "digits-cnn": Model(digits_cnn, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
+    "mlp": Model(mlp, "samples of any shape", _is_any),
+    "linear": Model(linear, "samples of any shape", _is_any),
 }
 
 
@@ -223,13 +224,10 @@ def _module(made: Any) -> nn.Module:
     return made
 
 
-REGISTRY: Registry[Model] = Registry("model", MODELS, adopt)
-
-
 def find(name: str) -> Model:
     """The model of NAME or REFERENCE; with @FILE.safetensors behind it everybody starts from these parameters."""
     plain, at, file = name.partition("@")
-    model = REGISTRY.find(plain)
+    model = plugins.MODELS.find(plain)
     if not at:
         return model
     require(os.path.isfile(file), f"--model {plain}@", file, "a file of parameters (.safetensors) that exists")
@@ -243,12 +241,6 @@ def _load(module: nn.Module, name: str, file: str) -> nn.Module:
         why = one_line(str(error).strip().splitlines()[-1].strip())
         raise InputError(f"--model {name}: the parameters do not fit what {label(name)} makes: {why}") from None
     return module
-
-
-def located(name: str) -> str:
-    """A name whose files are named from the root on."""
-    plain, at, file = name.partition("@")
-    return plugins.located(plain) + (f"@{os.path.abspath(file)}" if at else "")
 
 
 def store(module: nn.Module) -> Path:

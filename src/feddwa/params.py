@@ -36,6 +36,17 @@ class AtMost:
     value: int
 
 
+@dataclass(frozen=True)
+class Option:
+    """How a field stands on the command line, as a mark on its type. Without one it is --FIELD VALUE."""
+
+    metavar: str = ""  # what the value is called, in help and errors
+    short: str = ""  # a second name, such as -o
+    positional: bool = False  # a word without dashes
+    repeated: bool = False  # one item of a tuple each time it is given
+    hidden: bool = False  # not on the command line at all
+
+
 Repeats = Annotated[int, AtMost(10_000)]  # how often work is done within a round: epochs, steps
 
 
@@ -62,7 +73,7 @@ def parse(value: Any, kind: Any) -> Any:
 
     Numbers are written in plain digits: Python's own `int(" 1_0 ")` takes more than anybody means.
     """
-    kind, optional, _ = _parts(kind)
+    kind, optional, _ = parts_of(kind)
     if not isinstance(value, str):
         return value
     if optional and value.lower() == "none":
@@ -80,7 +91,7 @@ def typed(field: str, value: Any, kind: Any) -> Any:
     Whole numbers are fine where a real one is wanted, and NumPy's numbers are numbers. A whole number is at most what
     its type says, a string is one line that a file can hold.
     """
-    plain, optional, largest = _parts(kind)
+    plain, optional, largest = parts_of(kind)
     if optional and value is None:
         return None
     require(_is(value, plain), field, value, in_words(kind))
@@ -108,7 +119,7 @@ def is_line(text: str) -> bool:
 
 def in_words(kind: Any) -> str:
     """What a value of this type looks like, for errors."""
-    kind, _, _ = _parts(kind)
+    kind, _, _ = parts_of(kind)
     if typing.get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(kind)))}"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -124,7 +135,7 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if number is None else isinstance(value, number) and not isinstance(value, bool)
 
 
-def _parts(kind: Any) -> tuple[Any, bool, int]:
+def parts_of(kind: Any) -> tuple[Any, bool, int]:
     """X, whether None is valid, and the largest whole number, of X, `X | None` and either with marks."""
     optional, largest = False, LARGEST
     while typing.get_origin(kind) in (Annotated, Union, types.UnionType):

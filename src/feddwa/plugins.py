@@ -19,12 +19,17 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, unknown
+
+if TYPE_CHECKING:
+    from feddwa.algorithms import Algorithm
+    from feddwa.data.schemes.base import Scheme
+    from feddwa.models import Model
 
 T = TypeVar("T")
 
@@ -37,33 +42,47 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Everything of one kind that a name or a reference can stand for."""
+    """Everything of one kind that a name or a reference can stand for.
+
+    Names are known from the source of this package and from the metadata of installed ones; code is imported by `find`.
+    """
 
     kind: str  # "algorithm": of the option --algorithm and of the entry points feddwa.algorithms
-    builtin: Mapping[str, T]
-    adopt: Callable[[Any], T]  # an object from outside as built-in ones are; raises Unfit where it cannot be one
+    home: str  # module with the built-in ones by name, in ALGORITHMS, and `adopt`, which makes one of an object
+
+    @property
+    def builtin(self) -> Mapping[str, T]:
+        """Name -> what it stands for, of this package."""
+        found: Mapping[str, T] = getattr(importlib.import_module(self.home), f"{self.kind.upper()}S")
+        return found
+
+    def check(self, name: str, option: str = "") -> None:
+        """Raise InputError unless `name` is known or has the form of a reference; option: default --KIND."""
+        if not self.knows(name):
+            reference = f"a reference such as mypkg.mymodule:{self.kind.title()}"
+            raise unknown(option or f"--{self.kind}", name, [*self, reference])
 
     def find(self, name: str, option: str = "") -> T:
         """What a name or a reference stands for; InputError names `option` (default: --KIND) and what is wrong."""
-        option = option or f"--{self.kind}"
-        if name in self.builtin:
+        self.check(name, option)
+        if name in entries(self.kind):
             return self.builtin[name]
-        reference = self.plugins().get(name, name)
-        if not is_reference(reference):
-            raise unknown(option, name, [*self, f"a reference such as mypkg.mymodule:{self.kind.title()}"])
         try:
-            return self.adopt(resolve(reference))
+            adopted: T = importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
         except Unfit as error:
-            raise InputError(f"{option} {name}: {error}") from error.__cause__
+            raise InputError(f"{option or f'--{self.kind}'} {name}: {error}") from error.__cause__
+        return adopted
 
     def plugins(self) -> dict[str, str]:
         """Name -> reference of what installed packages have registered; names of this package are not theirs."""
+        from importlib.metadata import entry_points  # a slow import, for those who need it
+
         found = {entry.name: entry.value for entry in entry_points(group=f"feddwa.{self.kind}s")}
-        return {name: found[name] for name in sorted(found) if name not in self.builtin}
+        return {name: found[name] for name in sorted(found) if name not in entries(self.kind)}
 
     def knows(self, name: str) -> bool:
         """Whether it is a name, or has the form of a reference."""
-        return name in self.builtin or is_reference(name) or name in self.plugins()
+        return name in entries(self.kind) or is_reference(name) or name in self.plugins()
 
     def name_of(self, value: object) -> str:
         """The name of something built in, a reference to anything else."""
@@ -72,8 +91,28 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         """All names: those of this package, then those of plug-ins."""
-        yield from self.builtin
+        yield from entries(self.kind)
         yield from self.plugins()
+
+
+ALGORITHMS: "Registry[type[Algorithm]]" = Registry("algorithm", "feddwa.algorithms")
+DATASETS: Registry[Any] = Registry("dataset", "feddwa.data.sources")
+MODELS: "Registry[Model]" = Registry("model", "feddwa.models")
+PARTITIONS: "Registry[type[Scheme]]" = Registry("partition", "feddwa.data.partition")
+
+
+def check_dataset(name: str) -> None:
+    """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
+    if not DATASETS.knows(name) and not Path(name).exists():
+        valid = ", ".join(DATASETS)
+        raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+
+
+def by_owners(partition: str) -> bool:
+    """Whether a partition divides data by their owners, who decide the number of clients."""
+    known = entries("partition")
+    reads = known[partition].facts["reads"] if partition in known else PARTITIONS.find(partition).reads
+    return bool(reads == "owners")
 
 
 def is_reference(name: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from feddwa import cli
-from feddwa.cli import options
+from feddwa.cli import parser
 from feddwa.config import RunConfig
 from feddwa.report.page import command, page, write_report
 from feddwa.results.methods import Method, by_method
@@ -68,7 +68,7 @@ def test_its_commands_make_the_same_configuration(runs, absent):
     for record in records:
         words = shlex.split(command(record.config))
         assert words[:2] == ["feddwa", "run"]
-        again = options.parse("run", cli.COMMANDS["run"].options, words[2:]).run_config().resolved()
+        again = parser.parse("run", cli.COMMANDS["run"].options, words[2:]).run_config().resolved()
         assert again == record.config
 
 

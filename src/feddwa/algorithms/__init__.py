@@ -1,34 +1,22 @@
-"""The algorithms, one file each: a file of this folder that defines an `Algorithm` is one, by the file's name.
+"""The algorithms, one file each: a file of this folder that defines an `Algorithm` with a `title` is one, by its name.
 
 `from feddwa.algorithms import FedProx` works for all of them.
 """
 
 import importlib
 import inspect
-import math
-import pkgutil
 from dataclasses import is_dataclass
 from typing import Any
 
+from feddwa import plugins
 from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.built_in import entries
 from feddwa.params import fields_of
-from feddwa.plugins import Registry, Unfit, check_arguments
+from feddwa.plugins import Unfit, check_arguments
 
-__all__ = ["ALGORITHMS", "REGISTRY", "Algorithm", "Info", "Problem", "title_of"]
+__all__ = ["ALGORITHMS", "Algorithm", "Info", "Problem", "title_of"]
 
 METHODS = ("setup", "download", "client", "server", "warnings", "grow", "deliver", "personal", "trained")
-
-
-def _built_in() -> dict[str, type[Algorithm]]:
-    """File name -> algorithm, in the order of the paper's tables; those that have no `order` of their own behind."""
-    found = {}
-    for file in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{file.name}")
-        for kind in vars(module).values():
-            own = inspect.isclass(kind) and kind.__module__ == module.__name__
-            if own and issubclass(kind, Algorithm) and kind is not Algorithm:
-                found[file.name] = kind
-    return dict(sorted(found.items(), key=lambda entry: (vars(entry[1]).get("order", math.inf), entry[0])))
 
 
 def adopt(kind: Any) -> type[Algorithm]:
@@ -50,13 +38,15 @@ def _in_words(value: Any) -> str:
     return f"the class {value.__name__}" if inspect.isclass(value) else f"a {type(value).__name__}"
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = _built_in()
-REGISTRY: Registry[type[Algorithm]] = Registry("algorithm", ALGORITHMS, adopt)
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    name: getattr(importlib.import_module(f"{__name__}.{name}"), entry.attribute)
+    for name, entry in entries("algorithm").items()
+}
 
 
 def title_of(name: str) -> str:
     """How tables and figures call the algorithm of a name or reference."""
-    kind = REGISTRY.find(name)
+    kind = plugins.ALGORITHMS.find(name)
     return str(vars(kind).get("title", kind.__name__))
 
 

@@ -21,6 +21,7 @@ from feddwa.errors import InputError
 # dimension are numbers of the round, which `warnings` judges the hyper-parameters by; metrics.jsonl keeps them.
 Info = Mapping[str, Tensor]
 Numbers = Mapping[str, float]  # those of one round
+Amount = float | str  # a number, or an expression that has one
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,24 @@ class Algorithm:
     title: ClassVar[str]  # as the literature writes it
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
     order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
-    traffic: ClassVar[str] = ""  # models a client gets + sends in a round, for lists; what is reported is measured
-    cost: ClassVar[str] = ""  # gradient evaluations of a round, one epoch of FedAvg being 1
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
+
+    # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
+    # the two. A number, or an expression in m (participants), N (clients), layers, and body (the share of parameters
+    # below the head). None: not declared.
+    models_down: ClassVar[Amount | None] = None  # that a participating client receives
+    models_up: ClassVar[Amount | None] = None  # that it sends
+    numbers_down: ClassVar[Amount] = 0  # that it receives besides
+    numbers_up: ClassVar[Amount] = 0
+    passes: ClassVar[float | None] = None  # forward and backward over its training data; FedAvg's are 1
+    head_passes: ClassVar[float] = 0  # the same through the head alone
+    forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
+    server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
 
     @classmethod
     def split(cls, data: FederatedData, rng: np.random.Generator) -> FederatedData:

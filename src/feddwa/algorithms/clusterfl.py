@@ -44,12 +44,16 @@ class ClusterFL(Algorithm):
     title = "ClusterFL"
     summary = "clusters that split where updates disagree"
     order = 9
-    traffic = "1 + 1"
-    cost = "1"
+    models_down = models_up = 1
+    passes = 1
+    server_ops = "m**2 + N * m"
 
-    eps1: float = 0.4  # split only below this norm of the mean update; 0 = never
-    eps2: float = 1.6  # ... and above this largest norm of an update
-    warmup: int = 20  # rounds without a split
+    eps1: float = 0.4
+    """Split only below this norm of the mean update; 0 = never."""
+    eps2: float = 1.6
+    """Split only above this largest norm of an update."""
+    warmup: int = 20
+    """Rounds without a split."""
 
     def __post_init__(self) -> None:
         require(0 <= self.eps1 < math.inf, "--param eps1", self.eps1, "a finite number, 0 or more")

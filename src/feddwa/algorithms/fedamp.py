@@ -40,13 +40,18 @@ class FedAMP(Algorithm):
     title = "FedAMP"
     summary = "attention between similar clients' models"
     order = 11
-    traffic = "1 + 1"
-    cost = "1"
+    models_down = models_up = 1
+    passes = 1
+    server_ops = "N * m + N**2"
 
-    alpha: float = 1.0  # step of the server on the attention
-    sigma: float = 1.0  # squared distance over which attention fades
-    lam: float = 0.1  # lambda: pull towards u_i, divided by alpha
-    neighbours: Literal["cohort", "everyone"] = "cohort"  # whose last uploads are mixed: the last round's, or all
+    alpha: float = 1.0
+    """Step of the server on the attention."""
+    sigma: float = 1.0
+    """Squared distance over which attention fades."""
+    lam: float = 0.1
+    """lambda: pull towards u_i, divided by alpha."""
+    neighbours: Literal["cohort", "everyone"] = "cohort"
+    """Whose last uploads are mixed: the last round's, or all."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")

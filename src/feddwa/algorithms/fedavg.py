@@ -21,8 +21,9 @@ class FedAvg(Algorithm):
     title = "FedAvg"
     summary = "one global model, the average by data size"
     order = 2
-    traffic = "1 + 1"
-    cost = "1"
+    models_down = models_up = 1
+    passes = 1
+    server_ops = "m"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model, without a client axis."""

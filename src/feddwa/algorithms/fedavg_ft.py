@@ -25,9 +25,10 @@ class FedAvgFT(FedAvg):
     title = "FedAvg_FT"
     summary = "FedAvg, each client's copy tuned on its own data before use"
     order = 5
-    cost = "1, and 1 to evaluate"
+    evaluation_passes = 1
 
-    tune_epochs: Repeats | None = None  # epochs of fine-tuning; none = as many as local training
+    tune_epochs: Repeats | None = None
+    """Epochs of fine-tuning; none = as many as local training."""
 
     def __post_init__(self) -> None:
         require(self.tune_epochs is None or self.tune_epochs >= 0, "--param tune_epochs", self.tune_epochs, "0 or more")

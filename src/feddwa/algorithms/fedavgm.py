@@ -29,8 +29,10 @@ class FedAvgM(FedAvg):
     summary = "FedAvg with momentum on the server"
     order = 4
 
-    beta: float = 0.1  # share of the old momentum that is kept
+    beta: float = 0.1
+    """Share of the old momentum that is kept."""
     nesterov: bool = True
+    """Nesterov's form of momentum, or the plain one."""
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "--param beta", self.beta, "from 0 to below 1")

@@ -42,16 +42,24 @@ class FedDWA(Algorithm):
     title = "FedDWA"
     summary = "inverse-square distances from guidance to local models, top-K"
     order = 14
-    traffic = "1 + 2"
-    cost = "2"
+    models_down = 1
+    models_up = 2
+    passes = 2
+    server_ops = "2 * m**2"
     stackable = ("top_k", "granularity")
 
-    top_k: int = 5  # K: partners kept per client, itself included
+    top_k: int = 5
+    """K: partners kept per client, itself included."""
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
-    guidance_epochs: Repeats = 1  # g: how far "ahead" looks
-    tested: Literal["local", "guidance"] = "local"  # the models that are tested after training
-    granularity: Granularity = "model"  # parameters that get their weights together
-    sketch: int = 0  # b: numbers sent in place of each group's guidance; 0 = all of it
+    """u_i: the model g epochs ahead, last round's v_i, this round's w_i, or 2 v_i - w_i."""
+    guidance_epochs: Repeats = 1
+    """g: how far "ahead" looks."""
+    tested: Literal["local", "guidance"] = "local"
+    """The models that are tested after training."""
+    granularity: Granularity = "model"
+    """Parameters that get their weights together."""
+    sketch: int = 0
+    """b: numbers sent in place of each group's guidance; 0 = all of it."""
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")

@@ -52,16 +52,23 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
-    traffic = "1 + 1"
-    cost = "1"
+    models_down = models_up = 1
+    numbers_up = "layers"
+    passes = 1
+    server_ops = "m**2 + N**2"
     halves = True
     stackable = ("power", "average", "granularity", "prior", "freeze")
 
-    power: float = 2.0  # q: how sharply cosine similarity turns into weight
-    average: float = 0.1  # r: share of the rounds so far over which the model in use is a running mean; 0 = the last
-    granularity: Granularity = "layer"  # parameters that get their weights together
-    prior: float = 200.0  # k: samples of even classes added to a client's own in l_i; large: without l_i
-    freeze: int = 0  # rounds after which A stays fixed, 0 = never; who has not met by then never weights each other
+    power: float = 2.0
+    """q: how sharply cosine similarity turns into weight."""
+    average: float = 0.1
+    """r: share of the rounds so far over which the model in use is a running mean; 0 = the last."""
+    granularity: Granularity = "layer"
+    """Parameters that get their weights together."""
+    prior: float = 200.0
+    """k: samples of even classes added to a client's own in l_i; large: without l_i."""
+    freeze: int = 0
+    """Rounds after which A stays fixed, 0 = never; who has not met by then never weights each other."""
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")

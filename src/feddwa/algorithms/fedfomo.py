@@ -43,14 +43,22 @@ class FedFomo(Algorithm):
     title = "FedFomo"
     summary = "each client weighs others' models by their validation loss"
     order = 12
-    traffic = "5 + 1"
-    cost = "0.8, and 7 x 0.2 forward"
+    models_down = "min(5, m - 1)"
+    models_up = 1
+    numbers_up = "min(6, m)"
+    passes = 0.8
+    forward_passes = 1.4
+    server_ops = 0
     validation = 0.2
 
-    models: int = 5  # M: models fetched a round
-    epsilon: float = 0.3  # probability of a random model in place of the best, at first
-    decay: float = 0.05  # what epsilon loses a round
-    fallback: Literal["own", "base"] = "own"  # what to go on with if no model helps
+    models: int = 5
+    """M: models fetched a round."""
+    epsilon: float = 0.3
+    """Probability of a random model in place of the best, at first."""
+    decay: float = 0.05
+    """What epsilon loses a round."""
+    fallback: Literal["own", "base"] = "own"
+    """What to go on with if no model helps."""
 
     def __post_init__(self) -> None:
         require(self.models >= 1, "--param models", self.models, "at least 1")

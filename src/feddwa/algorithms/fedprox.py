@@ -28,7 +28,8 @@ class FedProx(FedAvg):
     summary = "FedAvg with a pull towards the global model"
     order = 3
 
-    mu: float = 1.0  # strength of the pull
+    mu: float = 1.0
+    """Strength of the pull."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, "--param mu", self.mu, "a finite number, 0 or more")

@@ -63,6 +63,7 @@ class FedRoD(FedAvg):
     title = "FedRoD"
     summary = "a shared body and class-balanced head, a personalised head on top"
     order = 10
+    head_passes = 1
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""

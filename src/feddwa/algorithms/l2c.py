@@ -44,14 +44,22 @@ class L2C(Algorithm):
     title = "L2C"
     summary = "mixing weights learned on validation data"
     order = 13
-    traffic = "N + 1"
-    cost = "1"
+    models_down = "m"
+    models_up = 1
+    numbers_down = "m"
+    numbers_up = "N"
+    passes = 1
+    evaluation_passes = 0.2
+    server_ops = 0
     validation = 0.2
     updates = ("updates",)
 
-    mixing_lr: float = 0.1  # Adam's rate for the logits
-    decay: float = 0.0  # weight decay of the logits; 0.01 in the authors' later work
-    mixing_steps: Repeats = 1  # passes over the validation data a round, a step each
+    mixing_lr: float = 0.1
+    """Adam's rate for the logits."""
+    decay: float = 0.0
+    """Weight decay of the logits; 0.01 in the authors' later work."""
+    mixing_steps: Repeats = 1
+    """Passes over the validation data a round, a step each."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mixing_lr < math.inf, "--param mixing_lr", self.mixing_lr, "a finite number, 0 or more")

@@ -19,8 +19,9 @@ class Local(Algorithm):
     title = "Local"
     summary = "every client trains alone"
     order = 1
-    traffic = "0 + 0"
-    cost = "1"
+    models_down = models_up = 0
+    passes = 1
+    server_ops = 0
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The model lives with its client."""

@@ -66,13 +66,19 @@ class PerFedAvg(FedAvg):
     title = "per-FedAvg"
     summary = "a global start that adapts well (MAML)"
     order = 7
-    cost = "2, and 1 to evaluate"
+    passes = 2
+    evaluation_passes = 1
 
     variant: Literal["fo", "hf"] = "fo"
-    inner_lr: float | None = None  # a; none = the run's rate
-    meta_lr: float | None = None  # b; none = the run's rate; the original's README has 0.001
-    delta: float = 1e-3  # step of the Hessian-free difference
-    adapt_steps: Repeats | None = None  # batches of adaptation before evaluation; none = one epoch
+    """First order (fo) or Hessian-free (hf)."""
+    inner_lr: float | None = None
+    """a: rate of the inner step; none = the run's rate."""
+    meta_lr: float | None = None
+    """b: rate of the meta step; none = the run's rate; the original's README has 0.001."""
+    delta: float = 1e-3
+    """Step of the Hessian-free difference."""
+    adapt_steps: Repeats | None = None
+    """Batches of adaptation before evaluation; none = one epoch."""
 
     def __post_init__(self) -> None:
         for name, rate in {"inner_lr": self.inner_lr, "meta_lr": self.meta_lr}.items():

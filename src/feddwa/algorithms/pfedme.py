@@ -57,12 +57,16 @@ class PFedMe(FedAvg):
     title = "pFedMe"
     summary = "personalised models tied to the global one (Moreau envelopes)"
     order = 8
-    cost = "5"
+    passes = 5
 
-    lam: float = 1.0  # lambda: how short the leash is
-    inner_steps: Repeats = 5  # K
-    beta: float = 1.0  # share of the new average in w
-    personal_lr: float | None = None  # eta_p; none = the run's rate
+    lam: float = 1.0
+    """lambda: how short the leash is."""
+    inner_steps: Repeats = 5
+    """K: steps of theta on a batch."""
+    beta: float = 1.0
+    """Share of the new average in w."""
+    personal_lr: float | None = None
+    """eta_p: rate of theta; none = the run's rate."""
 
     def __post_init__(self) -> None:
         require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")

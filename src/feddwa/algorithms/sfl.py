@@ -39,12 +39,17 @@ class SFL(FedAvg):
     title = "SFL"
     summary = "models spread over a graph of clients that share labels"
     order = 6
+    server_ops = "N**2 + N"
     discloses_labels = True
 
-    hops: int = 3  # L: how often models are passed on to neighbours
-    server_alpha: float = 1.0  # share of the propagated model in u_i; the rest is the client's own
-    top_labels: int = 5  # a client's most frequent labels that count for the graph
-    reg: float = 0.0  # pull towards u_i and w; the code means 0.3 but leaves it without a gradient
+    hops: int = 3
+    """L: how often models are passed on to neighbours."""
+    server_alpha: float = 1.0
+    """Share of the propagated model in u_i; the rest is the client's own."""
+    top_labels: int = 5
+    """A client's most frequent labels that count for the graph."""
+    reg: float = 0.0
+    """Pull towards u_i and w; the code means 0.3 but leaves it without a gradient."""
 
     def __post_init__(self) -> None:
         require(self.hops >= 0, "--param hops", self.hops, "0 or more")

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from feddwa import __version__
 from feddwa.errors import InputError, one_line
@@ -14,96 +13,59 @@ from feddwa.errors import InputError, one_line
 
 @dataclass(frozen=True)
 class Command:
-    """A command: where its options (a dataclass) and its function are, and what the overview says of it.
+    """A command: the function NAME_command of a module of this package, whose argument is a dataclass of options.
 
-    Both are imported when they are asked for: the overview and a misspelt command do not wait for torch.
+    Both are imported when they are asked for: the overview and a misspelt command do not wait for them.
     """
 
-    module: str  # of this package
-    options_name: str
-    function_name: str
+    name: str
+    module: str
     summary: str
     example: str
     more: tuple[str, ...] = ()  # examples for its own help
 
     @property
-    def options(self) -> type:
-        """The dataclass of its options."""
-        found: type = getattr(self._home, self.options_name)
-        return found
-
-    @property
     def function(self) -> Callable[[Any], int]:
         """What it does: options -> exit status."""
-        found: Callable[[Any], int] = getattr(self._home, self.function_name)
+        home = import_module(f"feddwa.cli.{self.module}")
+        found: Callable[[Any], int] = getattr(home, f"{self.name}_command")
         return found
 
     @property
-    def _home(self) -> ModuleType:
-        return import_module(f"feddwa.cli.{self.module}")
+    def options(self) -> type:
+        """The dataclass of its options."""
+        found: type = next(iter(get_type_hints(self.function).values()))
+        return found
 
 
-COMMANDS = {
-    "run": Command(
+_COMMANDS = (
+    Command(
+        "run",
         "train",
-        "RunOptions",
-        "run_command",
         "train one algorithm",
         "--algorithm feddwa --rounds 20",
         ("--algorithm fedprox --param mu=0.1 --participation 0.5", "--config runs/DIR/config.toml --seed 1"),
     ),
-    "compare": Command(
+    Command(
+        "compare",
         "train",
-        "CompareConfig",
-        "compare_command",
         "train several, side by side",
         "--algorithms feddwa local fedavg",
         ("--partition groups --param feddwa.top_k=3 --quiet",),
     ),
-    "resume": Command(
-        "resume",
-        "ResumeConfig",
-        "resume_command",
-        "continue an interrupted run",
-        "runs/20260801-120000-feddwa-digits",
-    ),
-    "partition": Command(
-        "data",
-        "PartitionConfig",
-        "partition_command",
-        "see who has which data",
-        "--partition groups --clients 20 --out p.png",
-    ),
-    "list": Command("data", "ListConfig", "list_command", "what there is", "algorithms"),
-    "doctor": Command(
-        "doctor", "DoctorConfig", "doctor_command", "what may be wrong, and why", "--algorithm feddwa --lr 0.5"
-    ),
-    "report": Command(
-        "report", "ReportConfig", "report_command", "one HTML page about runs", "runs/DIR -o report.html"
-    ),
-    "figure": Command(
-        "report", "FigureConfig", "figure_command", "a figure for a paper", "curves runs/DIR -o curves.pdf"
-    ),
-    "leaderboard": Command(
-        "leaderboard", "LeaderboardConfig", "leaderboard_command", "methods at equal cost", "runs/DIR -o figures"
-    ),
-    "federate": Command(
-        "federate",
-        "FederateConfig",
-        "federate_command",
-        "a federation of processes",
-        "--algorithm feddwa --nodes 3 --rounds 3",
-    ),
-    "reproduce": Command(
-        "reproduce",
-        "ReproduceConfig",
-        "reproduce_command",
-        "a table of the paper",
-        "table1 --columns cifar10/pathological",
-    ),
-    "new": Command("new", "NewConfig", "new_command", "begin your own algorithm", "algorithm Ditto --out methods"),
-    "completion": Command("completion", "CompletionConfig", "completion_command", "the shell completes names", "bash"),
-}
+    Command("resume", "resume", "continue an interrupted run", "runs/20260801-120000-feddwa-digits"),
+    Command("partition", "partition", "see who has which data", "--partition groups --clients 20 --out p.png"),
+    Command("list", "listing", "what there is", "algorithms", ("algorithms fedprox", "datasets --json")),
+    Command("doctor", "doctor", "what may be wrong, and why", "--algorithm feddwa --lr 0.5"),
+    Command("report", "report", "one HTML page about runs", "runs/DIR -o report.html"),
+    Command("figure", "report", "a figure for a paper", "curves runs/DIR -o curves.pdf"),
+    Command("leaderboard", "leaderboard", "methods at equal cost", "runs/DIR -o figures"),
+    Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
+    Command("reproduce", "reproduce", "a table of the paper", "table1 --columns cifar10/pathological"),
+    Command("new", "new", "begin your own algorithm", "algorithm Ditto --out methods"),
+    Command("completion", "completion", "the shell completes names", "bash"),
+)
+COMMANDS = {command.name: command for command in _COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = COMMANDS.get(name)
         if command is None:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
-        from feddwa.cli.options import parse
+        from feddwa.cli.parser import parse
 
         return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
     except InputError as error:

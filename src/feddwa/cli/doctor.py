@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-from rich.console import Console
-
 from feddwa.cli.train import RunOptions
-from feddwa.report.terminal import make_console, show_finding
+from feddwa.params import Option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.results.findings import Finding
 
 
@@ -18,13 +17,14 @@ if TYPE_CHECKING:
 class DoctorConfig(RunOptions):
     """Check this machine, and a configuration (the options of `feddwa run`) or finished runs for the classic traps."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    runs: Annotated[tuple[str, ...], Option(metavar="[RUN ...]", positional=True)] = ()
     """Run directories to look at instead of a configuration."""
 
 
 def doctor_command(config: DoctorConfig) -> int:
     """`feddwa doctor`: 1 where something cannot work, else 0."""
     from feddwa import doctor
+    from feddwa.report.terminal import make_console
     from feddwa.results.record import read
 
     console = make_console()
@@ -39,8 +39,10 @@ def doctor_command(config: DoctorConfig) -> int:
     return 1 if bad else 0
 
 
-def _show(console: Console, title: str, findings: "Iterable[Finding]") -> "list[Finding]":
+def _show(console: "Console", title: str, findings: "Iterable[Finding]") -> "list[Finding]":
     """What is wrong comes first, the rest in the order in which it was looked at."""
+    from feddwa.report.terminal import show_finding
+
     console.print(f"\n{title}", style="bold", highlight=False)
     shown = sorted(findings, key=lambda finding: {"error": 0, "warning": 1}.get(finding.level, 2))
     for finding in shown:

@@ -10,8 +10,6 @@ from feddwa.cli.outcome import show_outcome
 from feddwa.flower.settings import FlowerConfig
 from feddwa.params import AtMost
 from feddwa.plugins import label
-from feddwa.report.terminal import make_console
-from feddwa.results import runs
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,16 @@ class FederateConfig(FlowerConfig):
 
 def federate_command(options: FederateConfig) -> int:
     """`feddwa federate`."""
+    plain = FlowerConfig(**{field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)})
+    config = plain.resolved()
+
     from feddwa.flower.federate import federate
     from feddwa.report.progress import progress
+    from feddwa.report.terminal import make_console
+    from feddwa.results import runs
 
-    plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowerConfig)}
     path = options.out or str(runs.default_path(options.algorithm, options.dataset))
-    config = FlowerConfig(**{**plain, "out": path}).resolved()
-    console = make_console()
+    config, console = dataclasses.replace(config, out=path), make_console()
     try:
         with progress(console, label(config.algorithm), config.rounds or 0) as observe:
             tell = partial(console.print, highlight=False, markup=False, soft_wrap=True)

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-from rich.console import Console
-
 from feddwa.errors import InputError, require
-from feddwa.report.terminal import make_console
+from feddwa.params import Option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.results.compare import Place
     from feddwa.results.methods import Method
     from feddwa.results.record import Record
@@ -21,14 +20,15 @@ if TYPE_CHECKING:
 class LeaderboardConfig:
     """Accuracy at equal traffic, equal compute and equal time, and who gains over training alone."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
     """Run directories, directories with runs inside, or JSONL files; finished runs count. One table per setting."""
-    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="DIR")] = None
+    out: Annotated[str | None, Option(metavar="DIR", short="-o")] = None
     """Folder for figures as well: pareto.png, and gain.png where there is a run of Local; of one setting."""
 
 
 def leaderboard_command(config: LeaderboardConfig) -> int:
     """`feddwa leaderboard`: methods that went wrong have no place in it; 1 where that is all of them, else 0."""
+    from feddwa.report.terminal import make_console
     from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read
 
@@ -46,7 +46,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
     return 0 if any(shown) else 1
 
 
-def _show(console: Console, setting: str, records: "Sequence[Record]") -> bool:
+def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool:
     """The table of one setting; whether there is a method in it."""
     from rich.table import Table
 

@@ -3,11 +3,10 @@
 import keyword
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import tyro
+from typing import Annotated, Literal
 
 from feddwa.errors import InputError, require
+from feddwa.params import Option
 
 ALGORITHM = '''"""{title}: what it does, in a line (authors, venue and year).
 
@@ -36,10 +35,11 @@ class {title}(Algorithm):
 
     title = "{title}"
     summary = "one line for lists"
-    traffic = "1 + 1"  # models down + up in a round
-    cost = "1"  # gradient evaluations of a round, one epoch of FedAvg being 1
+    models_down = models_up = 1  # that a client receives and sends in a round
+    passes = 1  # forward and backward passes over its data, those of FedAvg being 1
 
-    keep: float = 0.0  # share of the old global model in the new one
+    keep: float = 0.0
+    """Share of the old global model in the new one."""
 
     def __post_init__(self) -> None:
         require(0 <= self.keep < 1, "--param keep", self.keep, "from 0 up to but not including 1")
@@ -112,9 +112,9 @@ def test_bad_values_are_refused():
 class NewConfig:
     """Write the skeleton of an algorithm of your own, and a test that it passes."""
 
-    what: tyro.conf.Positional[Literal["algorithm"]]
+    what: Annotated[Literal["algorithm"], Option(positional=True)]
     """What to begin."""
-    name: tyro.conf.Positional[str]
+    name: Annotated[str, Option(positional=True)]
     """Name of the class, such as Ditto; the files are ditto.py and test_ditto.py."""
     out: str = "."
     """Folder to write to."""

@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from feddwa.results import runs
-
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.experiment import Result
 
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
     """Where the enclosed work is interrupted, the error says how to go on with it."""
+    from feddwa.results import runs
+
     try:
         yield
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
@@ -25,7 +25,7 @@ def resumable(path: Path) -> Iterator[None]:
         raise
 
 
-def show_outcome(console: Console, results: "Mapping[str, Result]", folder: Path) -> int:
+def show_outcome(console: "Console", results: "Mapping[str, Result]", folder: Path) -> int:
     """Show what came out of some runs, led by what went wrong; 1 where one of them has failed, else 0."""
     from feddwa.report.tables import show_results, show_weights
     from feddwa.results.record import read_run

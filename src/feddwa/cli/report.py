@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from feddwa.errors import InputError, require
+from feddwa.params import Option
 
 Kind = Literal["curves", "weights", "similarity", "partition", "gain", "pareto"]
 
@@ -16,9 +15,9 @@ Kind = Literal["curves", "weights", "similarity", "partition", "gain", "pareto"]
 class ReportConfig:
     """One HTML file about the runs of a setting: curves, who helps whom, who gained, data, cost; no network needed."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
     """Run directories, directories with runs inside, or JSONL files; runs that differ by their seed become one line."""
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "report.html"
+    out: Annotated[str, Option(metavar="FILE", short="-o")] = "report.html"
     """File to write, replaced if it is there; with several settings one file each, the setting in its name."""
 
 
@@ -26,11 +25,11 @@ class ReportConfig:
 class FigureConfig:
     """A figure for print: curves over rounds, weights, similarity of clients, partition, gain over Local, cost."""
 
-    kind: tyro.conf.Positional[Kind]
+    kind: Annotated[Kind, Option(positional=True)]
     """Which figure."""
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
     """Run directories, or directories with runs inside."""
-    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
+    out: Annotated[str | None, Option(metavar="FILE", short="-o")] = None
     """File to write (.png, .svg or .pdf); default: the figure's name and .png."""
 
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-from rich.console import Console
-
 from feddwa.errors import InputError, require, unknown
-from feddwa.params import AtMost
-from feddwa.report.terminal import make_console
+from feddwa.params import AtMost, Option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from feddwa.paper.specs import Experiment
     from feddwa.paper.store import Store
     from feddwa.paper.tables import Table
@@ -30,7 +28,7 @@ EXTRAS = {
 class ReproduceConfig:
     """Run what is missing of a table or figure of the paper, and show ours beside the paper's numbers."""
 
-    what: tyro.conf.Positional[str] = ""
+    what: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
     """Name from `feddwa reproduce --list`; `docs` writes the page with all of them from the results that there are."""
     spec: str | None = None
     """A TOML file with tables of your own, in the form of feddwa/paper/experiments.toml; results: runs/<its name>."""
@@ -109,13 +107,15 @@ def reproduce_command(config: ReproduceConfig) -> int:
     return 1 if failed else 0
 
 
-def _console() -> Console:
+def _console() -> "Console":
     """As wide as the tables want, unless a terminal says otherwise."""
+    from feddwa.report.terminal import make_console
+
     console = make_console()
     return console if console.is_terminal else make_console(width=WIDE)
 
 
-def _list(console: Console, known: "Mapping[str, Experiment]", extras: "Mapping[str, str]") -> None:
+def _list(console: "Console", known: "Mapping[str, Experiment]", extras: "Mapping[str, str]") -> None:
     for name, each in known.items():
         runs = sum(column.seeds for column, _ in each.cells())
         size = f"{len(each.cells())} cells, {runs} runs" if each.trains else "computed in seconds"
@@ -124,7 +124,7 @@ def _list(console: Console, known: "Mapping[str, Experiment]", extras: "Mapping[
         console.print(f"{name:<22}  {text}", highlight=False)
 
 
-def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
+def _dry_run(console: "Console", config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """A line per cell: what is there, what is missing, how long that may take."""
     from feddwa.paper.reproduce import estimate, plan
 
@@ -148,7 +148,7 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
     )
 
 
-def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
+def _show(console: "Console", config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """The tables, what to keep in mind, and the figures' paths."""
     from feddwa.paper.figures import draw
     from feddwa.paper.summary import summarise
@@ -177,7 +177,7 @@ def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-def _print(console: Console, table: "Table") -> None:
+def _print(console: "Console", table: "Table") -> None:
     """A table, without its last columns where the terminal is too narrow for them."""
     from rich.measure import Measurement
     from rich.table import Table as RichTable
@@ -199,7 +199,7 @@ def _print(console: Console, table: "Table") -> None:
     console.print(drawn)
 
 
-def _norms(console: Console, config: ReproduceConfig) -> int:
+def _norms(console: "Console", config: ReproduceConfig) -> int:
     """The norms of updates in the columns of Tables 1 and 2, and the tolerance that follows."""
     from feddwa.paper.calibrate import column_norms
     from feddwa.paper.specs import Row, experiment
@@ -217,7 +217,7 @@ def _norms(console: Console, config: ReproduceConfig) -> int:
     return 0
 
 
-def _docs(console: Console, config: ReproduceConfig, store: "Store") -> int:
+def _docs(console: "Console", config: ReproduceConfig, store: "Store") -> int:
     from feddwa.paper.page import write_page
 
     for path in write_page(store, Path(config.out or "docs")):

@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import from_toml
+from feddwa.params import Option
 from feddwa.plugins import label
-from feddwa.report.terminal import make_console
-from feddwa.results import runs
 
 
 @dataclass(frozen=True)
 class ResumeConfig:
     """Go on with an interrupted run, or comparison, to the end that it would have had anyway."""
 
-    directory: tyro.conf.Positional[str]
+    directory: Annotated[str, Option(positional=True)]
     """The directory of the run or comparison."""
 
 
@@ -25,6 +23,8 @@ def resume_command(config: ResumeConfig) -> int:
     from feddwa.cli.train import CompareConfig, compare_runs
     from feddwa.experiment import resume
     from feddwa.report.progress import progress
+    from feddwa.report.terminal import make_console
+    from feddwa.results import runs
 
     path = Path(config.directory)
     if (path / runs.COMPARISON).is_file():

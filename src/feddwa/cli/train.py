@@ -4,20 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import RunConfig, to_toml
-from feddwa.data.partition import REGISTRY as PARTITIONS
 from feddwa.errors import InputError, require
-from feddwa.params import fields_of
-from feddwa.plugins import label, located
-from feddwa.report.terminal import make_console
-from feddwa.results.runs import COMPARISON, CONFIG, check_free, default_path
-from feddwa.storage import write_whole
+from feddwa.params import Option, fields_of
+from feddwa.plugins import ALGORITHMS, PARTITIONS, check_dataset, label, located
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,18 +34,22 @@ class RunOptions(RunConfig):
 class CompareConfig(RunOptions):
     """Several algorithms on the same data, from the same seed."""
 
-    algorithm: tyro.conf.Suppress[tyro.conf.Fixed[str]] = "feddwa"  # a run's config.toml may have it
+    algorithm: Annotated[str, Option(hidden=True)] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
     """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
 
 
 def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
+    check_dataset(options.dataset)
+    config = options.run_config().resolved()
+
     from feddwa.build import load_task
     from feddwa.experiment import run_task
     from feddwa.report.progress import progress
+    from feddwa.report.terminal import make_console
+    from feddwa.results.runs import check_free, default_path
 
-    config = options.run_config().resolved()
     path = Path(config.out) if config.out else default_path(config.algorithm, config.dataset)
     console = make_console(options.quiet)
     config = dataclasses.replace(config, out=str(path))
@@ -80,6 +77,13 @@ def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
 
 def compare_command(config: CompareConfig) -> int:
     """`feddwa compare`."""
+    check_dataset(config.dataset)
+    for name in config.algorithms:
+        ALGORITHMS.check(name, "--algorithms")
+    config.run_config().checked()
+
+    from feddwa.results.runs import check_free, default_path
+
     out = Path(config.out) if config.out else default_path("compare", config.dataset)
     check_free(str(out))
     return compare_runs(config, out)
@@ -91,7 +95,10 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
     from feddwa.report.progress import jobs
+    from feddwa.report.terminal import make_console
     from feddwa.results.record import read
+    from feddwa.results.runs import COMPARISON, CONFIG
+    from feddwa.storage import write_whole
 
     console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}

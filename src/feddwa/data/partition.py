@@ -18,9 +18,10 @@ from feddwa.data.schemes.plain import Iid, Natural
 from feddwa.data.schemes.shift import LabelPermutation, Rotations
 from feddwa.errors import InputError, require
 from feddwa.params import build
-from feddwa.plugins import Registry, Unfit, check_arguments, label
+from feddwa.plugins import PARTITIONS as REGISTRY
+from feddwa.plugins import Unfit, check_arguments, label
 
-__all__ = ["PARTITIONS", "REGISTRY", "Partition", "Scheme", "by_owners", "check", "make", "make_scheme"]
+__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "make", "make_scheme"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -68,9 +69,6 @@ def _class_of(function: Any) -> type[Scheme]:
     return dataclasses.make_dataclass(function.__name__, fields, bases=(Scheme,), namespace=members, frozen=True)
 
 
-REGISTRY: Registry[type[Scheme]] = Registry("partition", PARTITIONS, adopt)
-
-
 def make_scheme(name: str, params: Mapping[str, Any], dataset: str) -> Scheme:
     """The scheme `name` with the hyper-parameters given, for the rest those of the dataset's entry or its own."""
     kind, what = REGISTRY.find(name), f"partition {label(name)}"
@@ -98,11 +96,6 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
         partition = dataclasses.replace(partition, client_names=dataset.client_names[:clients])
     check(partition, dataset)
     return partition
-
-
-def by_owners(name: str) -> bool:
-    """Whether the clients of the partition `name` are the data's owners, so that the data decide how many there are."""
-    return REGISTRY.find(name).reads == "owners"
 
 
 def default_for(dataset: Dataset) -> str:

@@ -15,7 +15,8 @@ from feddwa.data.files import Tree, first_line
 from feddwa.data.images import decode
 from feddwa.data.originals import Raw
 from feddwa.errors import InputError, require
-from feddwa.plugins import Registry, Unfit, accepted
+from feddwa.plugins import DATASETS as REGISTRY
+from feddwa.plugins import Unfit, accepted, check_dataset
 
 Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; what outside code really returns is checked
 
@@ -28,18 +29,13 @@ def adopt(function: Any) -> Loader:
     return lambda data_dir: function(**dict.fromkeys(names, data_dir))
 
 
-REGISTRY: Registry[DatasetInfo | Loader] = Registry("dataset", DATASETS, adopt)
-
-
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
     if name not in DATASETS and Path(name).exists():
         return own.load_own(name)
-    if not REGISTRY.knows(name):
-        valid = ", ".join(REGISTRY)
-        raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+    check_dataset(name)
     found, data_dir = REGISTRY.find(name), data_dir or os.environ.get("FEDDWA_DATA")
     if isinstance(found, DatasetInfo):
         return _named(found, data_dir)

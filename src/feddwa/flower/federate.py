@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 
 from feddwa.build import in_words, load_task, make_network, settled
-from feddwa.data import sources
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
@@ -24,7 +23,7 @@ from feddwa.errors import InputError, require
 from feddwa.experiment import Result
 from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import is_reference
+from feddwa.plugins import DATASETS, is_reference
 from feddwa.results import runs
 from feddwa.results.recorder import Observer
 from feddwa.results.weights import read as read_weights
@@ -83,7 +82,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
 
     folder, path = Path(tempfile.mkdtemp(prefix="feddwa-")), Path(config.out or "")
     settings = {"memory": str(path / NODES)}
-    if not sources.REGISTRY.knows(config.dataset):
+    if not DATASETS.knows(config.dataset):
         settings["dataset"] = config.dataset
     named = (config.algorithm, config.model or "", config.partition or "", config.dataset)
     if references := [name for name in named if is_reference(name.partition("@")[0])]:

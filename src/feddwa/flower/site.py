@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from feddwa.build import load_task
-from feddwa.data import own, sources
+from feddwa.data import own
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, Split
 from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import is_reference
+from feddwa.plugins import DATASETS, is_reference
 
 Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
@@ -73,7 +73,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
     if "partition-id" not in values or "num-partitions" not in values:
         raise Refusal("node config: must have data, or partition-id and num-partitions")
     allowed = os.path.abspath(str(values["dataset"])) if "dataset" in values else None
-    if not sources.REGISTRY.knows(config.dataset) and os.path.abspath(config.dataset) != allowed:
+    if not DATASETS.knows(config.dataset) and os.path.abspath(config.dataset) != allowed:
         raise Refusal("dataset: a run names a dataset; the paths of own data stand in the node config")
     task = load_task(dataclasses.replace(config, data_dir=values.get("data-dir")))
     place, parts = int(values["partition-id"]), int(values["num-partitions"])

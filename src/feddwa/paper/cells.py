@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from feddwa.algorithms import REGISTRY
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.paper import run
 from feddwa.paper.store import Store
+from feddwa.plugins import ALGORITHMS
 
 Tell = Callable[[str], None]
 Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (what, rounds) -> who is shown the rounds
@@ -42,7 +42,7 @@ class Cell:
     @property
     def kind(self) -> RunConfig:
         """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
-        stackable = REGISTRY.find(self.config.algorithm).stackable
+        stackable = ALGORITHMS.find(self.config.algorithm).stackable
         own = (entry for entry in self.config.param if _parameter(entry) not in stackable)
         return dataclasses.replace(self.config, param=tuple(own))
 

@@ -57,7 +57,9 @@ class Work:
 @functools.cache
 def communication(dataset: str, method: str) -> Traffic:
     """What crosses in the second round, when every method has something to say, counted from the messages."""
-    clients = PAPER_CLIENTS if "N" in ALGORITHMS[method].traffic else NEIGHBOURS  # elsewhere their number is no matter
+    clients = (
+        PAPER_CLIENTS if isinstance(ALGORITHMS[method].models_down, str) else NEIGHBOURS
+    )  # elsewhere their number is no matter
     engine = _engine(MessageEngine, dataset, method, clients, samples=2)
     size = sum(value.numel() * value.element_size() for value in engine.module.parameters())
     costs = _second_round(method, engine)

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from feddwa import __version__
-from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.config import RunConfig
-from feddwa.data.partition import REGISTRY as PARTITIONS
 from feddwa.params import fields_of
-from feddwa.plugins import label
+from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 
 Record = dict[str, Any]  # a result file
 

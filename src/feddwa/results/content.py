@@ -27,11 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from feddwa.algorithms import REGISTRY as ALGORITHMS
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.data.partition import REGISTRY as PARTITIONS
 from feddwa.params import fields_of
-from feddwa.plugins import label
+from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.findings import Finding
 from feddwa.results.metrics import Line, series

@@ -1,0 +1,195 @@
+"""What this package has by name, read from its source: lists, help and errors do not wait for torch to be imported.
+
+A class says what it is in its docstring, in constants (`title = "FedProx"`) and in fields, each with a docstring of its
+own below it. `Entry` has all of it. `entry_of` makes the same of a class or function that is imported already.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feddwa.data.catalogue import DATASETS, DatasetInfo
+
+PACKAGE = Path(__file__).parent
+
+
+class Parameter(NamedTuple):
+    """A field of a dataclass."""
+
+    type: str  # as the source has it
+    default: Any
+    text: str  # its docstring, in one line
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the source says of something that has a name."""
+
+    attribute: str  # of its module: a class or a function
+    facts: Mapping[str, Any]  # "summary" and the constants of its class, inherited ones included
+    doc: str = ""  # of the class or function
+    module_doc: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+def entries(kind: str) -> dict[str, Entry]:
+    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model" or "partition"."""
+    readers: dict[str, Callable[[], dict[str, Entry]]] = {
+        "algorithm": _algorithms, "dataset": _datasets, "model": _models, "partition": _partitions
+    }  # fmt: skip
+    return readers[kind]()
+
+
+def entry_of(value: Any) -> Entry:
+    """The entry of a class or function that is imported, from wherever. Title and summary are not inherited."""
+    doc, own = inspect.getdoc(value) or "", dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    texts = fields_text(value) if own else {}
+    parameters = {each.name: Parameter(_type(each), each.default, texts.get(each.name, "")) for each in own}
+    lineage = [vars(each) for each in reversed(getattr(value, "__mro__", ()))]
+    said = {name: each for known in lineage for name, each in known.items() if isinstance(each, str | int | float)}
+    facts = {name: each for name, each in said.items() if not name.startswith("_") and name not in parameters}
+    usual = {"title": value.__name__, "summary": doc.partition("\n")[0]}
+    facts |= {name: vars(value).get(name, text) for name, text in usual.items()}
+    return Entry(value.__name__, facts, doc, getattr(inspect.getmodule(value), "__doc__", None) or "", parameters)
+
+
+def _type(field: "dataclasses.Field[Any]") -> str:
+    return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+
+
+def fields_text(kind: type) -> dict[str, str]:
+    """Name -> docstring of every field of a dataclass, in one line; "" where it has none."""
+    return {name: parameter.text for name, parameter in _parameters(_sources_of(kind)).items()}
+
+
+@functools.cache
+def _algorithms() -> dict[str, Entry]:
+    """A file of algorithms/ with a class that has a `title`, by the file's name; in the order of the paper's tables."""
+    files = sorted((PACKAGE / "algorithms").glob("*.py"))
+    known = {node.name: node for file in files for node in _classes(file)}
+    titled = [(file, node) for file in files for node in _classes(file) if "title" in _constants([node])]
+    places = {file.stem: (_constants([node]).get("order", math.inf), file.stem) for file, node in titled}
+    found = {file.stem: _entry(_lineage(node, known), ast.get_docstring(_tree(file)) or "") for file, node in titled}
+    return {name: found[name] for name in sorted(found, key=places.__getitem__)}
+
+
+@functools.cache
+def _partitions() -> dict[str, Entry]:
+    files = sorted((PACKAGE / "data" / "schemes").glob("*.py"))
+    known = {node.name: node for file in files for node in _classes(file)}
+    table = _table(PACKAGE / "data" / "partition.py", "PARTITIONS")
+    return {name: _entry(_lineage(known[_id(value)], known), "") for name, value in table.items()}
+
+
+@functools.cache
+def _models() -> dict[str, Entry]:
+    """Entries Model(function, "which samples it takes", ...) of a table."""
+    file = PACKAGE / "models.py"
+    functions = {node.name: node for node in _tree(file).body if isinstance(node, ast.FunctionDef)}
+    found = {}
+    for name, value in _table(file, "MODELS").items():
+        assert isinstance(value, ast.Call)
+        builder, takes = functions[_id(value.args[0])], ast.literal_eval(value.args[1])
+        doc = ast.get_docstring(builder) or ""
+        found[name] = Entry(builder.name, {"summary": f"takes {takes}"}, doc)
+    return found
+
+
+def _datasets() -> dict[str, Entry]:
+    """The catalogue, which imports nothing that takes time."""
+    return {name: Entry("", _dataset_facts(info)) for name, info in DATASETS.items()}
+
+
+def _dataset_facts(info: DatasetInfo) -> dict[str, Any]:
+    own, usual = ("summary", "shape", "classes", "rows"), ("model", "rounds", "batch_size", "lr", "partition")
+    facts = {key: getattr(info, key) for key in own}
+    return facts | {f"default {key}": getattr(info.defaults, key) for key in usual}
+
+
+@functools.cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _classes(file: Path) -> list[ast.ClassDef]:
+    return [node for node in _tree(file).body if isinstance(node, ast.ClassDef)]
+
+
+def _sources_of(kind: type) -> list[ast.ClassDef]:
+    """The source of a class behind that of the classes it inherits from; those without a source file are left out."""
+    files = {each: getattr(sys.modules.get(each.__module__), "__file__", None) for each in reversed(kind.__mro__)}
+    known = ((each, _classes(Path(file))) for each, file in files.items() if file and file.endswith(".py"))
+    return [node for each, nodes in known for node in nodes if node.name == each.__name__]
+
+
+def _lineage(node: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """A class behind those it inherits from, as far as they are known by name."""
+    bases = [known[_id(base)] for base in node.bases if _id(base) in known]
+    return [each for base in bases for each in _lineage(base, known)] + [node]
+
+
+def _entry(lineage: Sequence[ast.ClassDef], module_doc: str) -> Entry:
+    doc = ast.get_docstring(lineage[-1]) or ""
+    facts = {"summary": doc.partition("\n")[0], **_constants(lineage)}
+    return Entry(lineage[-1].name, facts, doc, module_doc, _parameters(lineage))
+
+
+def _constants(lineage: Sequence[ast.ClassDef]) -> dict[str, Any]:
+    """NAME = LITERAL and NAME: ClassVar[...] = LITERAL of all classes; the last one prevails."""
+    found: dict[str, Any] = {}
+    for statement in (statement for node in lineage for statement in node.body):
+        if isinstance(statement, ast.Assign) and _is_literal(statement.value):
+            found |= {_id(name): ast.literal_eval(statement.value) for name in statement.targets}
+        elif isinstance(statement, ast.AnnAssign) and _is_class_variable(statement) and _is_literal(statement.value):
+            assert statement.value is not None
+            found[_id(statement.target)] = ast.literal_eval(statement.value)
+    return found
+
+
+def _parameters(lineage: Sequence[ast.ClassDef]) -> dict[str, Parameter]:
+    """The fields of all classes, in the order of a dataclass."""
+    return {name: parameter for node in lineage for name, parameter in _own_parameters(node)}
+
+
+def _own_parameters(node: ast.ClassDef) -> Iterator[tuple[str, Parameter]]:
+    for statement, below in pairwise([*node.body, ast.Pass()]):
+        if isinstance(statement, ast.AnnAssign) and not _is_class_variable(statement):
+            value = statement.value
+            default = ast.literal_eval(value) if value and _is_literal(value) else value and ast.unparse(value)
+            text = ast.get_docstring(ast.Module([below], [])) or ""
+            yield _id(statement.target), Parameter(ast.unparse(statement.annotation), default, " ".join(text.split()))
+
+
+def _id(node: ast.expr) -> str:
+    """The name that an expression consists of; "" where it is another."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_class_variable(statement: ast.AnnAssign) -> bool:
+    kind = statement.annotation
+    return _id(kind.value if isinstance(kind, ast.Subscript) else kind) == "ClassVar"
+
+
+def _is_literal(value: ast.expr | None) -> bool:
+    try:
+        return value is not None and ast.literal_eval(value) is not ...
+    except ValueError:
+        return False
+
+
+def _table(file: Path, name: str) -> dict[str, ast.expr]:
+    """Key -> value of a dictionary NAME = {"key": value, ...} of a module; keys that are no literals are left out."""
+    for statement in _tree(file).body:
+        if isinstance(statement, ast.AnnAssign) and _id(statement.target) == name:
+            assert isinstance(statement.value, ast.Dict)
+            pairs = zip(statement.value.keys, statement.value.values, strict=True)
+            return {ast.literal_eval(key): value for key, value in pairs if key is not None}
+    raise LookupError(f"{file}: no table {name}")

@@ -1,0 +1,149 @@
+"""`feddwa list`: what there is by name, and what is known of each without importing it."""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from feddwa.built_in import Entry, entries, entry_of
+from feddwa.params import Option
+from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, Registry, resolve
+
+REGISTRIES: dict[str, Registry[Any]] = {f"{each.kind}s": each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS)}
+UNITS = {  # of the expressions that an algorithm declares its costs by
+    "m": "clients in the round",
+    "N": "all clients",
+    "layers": "layers of the network",
+    "body": "share of the parameters below the head",
+}
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    """List the names that options take, or tell what is known of one: hyper-parameters, traffic, cost."""
+
+    what: Annotated[Literal["algorithms", "datasets", "models", "partitions"], Option(positional=True)]
+    """What to list."""
+    name: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
+    """One of them, or a reference such as FILE.py:CLASS."""
+    json: bool = False
+    """As JSON: name -> what is known of it."""
+
+
+def list_command(config: ListConfig) -> int:
+    """`feddwa list`."""
+    registry = REGISTRIES[config.what]
+    if config.name:
+        registry.check(config.name, config.what)
+        known = _known(registry.kind, _entry(registry, config.name))
+        print(_as_json({config.name: known}) if config.json else "\n".join(_lines(config.name, known)))
+        return 0
+    table = {name: _known(registry.kind, entry) for name, entry in entries(registry.kind).items()}
+    table |= {name: {"summary": f"plug-in {reference}"} for name, reference in registry.plugins().items()}
+    if config.json:
+        print(_as_json(table))
+        return 0
+    width = max(map(len, table))
+    for name, known in table.items():
+        title = f"{known['title']}: " if "title" in known else ""
+        print(f"{name:<{width}}  {title}{known['summary']}")
+    return 0
+
+
+def _as_json(table: dict[str, dict[str, Any]]) -> str:
+    return json.dumps(table, indent=2, ensure_ascii=False)
+
+
+def _entry(registry: Registry[Any], name: str) -> Entry:
+    """What is built in is read; code from outside the package is imported."""
+    if name in entries(registry.kind):
+        return entries(registry.kind)[name]
+    found = registry.find(name)  # which says where something is wrong with it
+    return entry_of(found if isinstance(found, type) else resolve(registry.plugins().get(name, name)))
+
+
+def _known(kind: str, entry: Entry) -> dict[str, Any]:
+    """What is told of an entry: facts by name, the hyper-parameters, and of an algorithm its traffic and cost."""
+    if kind != "algorithm":
+        known = {**entry.facts, "description": "" if entry.doc == entry.facts["summary"] else entry.doc}
+    else:
+        known = {key: entry.facts.get(key) for key in ("title", "summary")}
+        known |= {"reference": _reference(entry.module_doc), **_costs(entry)}
+    if kind in ("algorithm", "partition"):
+        known["parameters"] = {name: parameter._asdict() for name, parameter in entry.parameters.items()}
+    return {key: value for key, value in known.items() if key == "summary" or value not in (None, "")}
+
+
+def _reference(doc: str) -> str | None:
+    """The paper in the parentheses that end the first line of a module's docstring, if there is a year in them."""
+    line = doc.partition("\n")[0].removesuffix(".")
+    inside = line.rpartition("(")[2].removesuffix(")")
+    return inside if line.endswith(")") and inside[-4:].isdigit() else None
+
+
+def _costs(entry: Entry) -> dict[str, Any]:
+    facts = entry.facts
+    traffic = {key: facts.get(key) for key in ("models_down", "models_up", "numbers_down", "numbers_up")}
+    cost = {key: facts.get(key) for key in ("passes", "head_passes", "forward_passes", "evaluation_passes")}
+    return {"traffic": traffic, "cost": {**cost, "server_ops": facts.get("server_ops")}}
+
+
+def _lines(name: str, known: dict[str, Any]) -> Iterator[str]:
+    """The same for people."""
+    yield f"{known.get('title', name)}: {known['summary']}"
+    yield from (known[key] for key in ("reference", "description") if key in known)
+    for key, value in known.items():
+        if key not in ("title", "summary", "reference", "description", "parameters", "traffic", "cost"):
+            yield f"{key}: {value}"
+    if known.get("parameters"):
+        yield "\nhyper-parameters, by --param NAME=VALUE:"
+        shown = {key: f"{key}={each['default']}" for key, each in known["parameters"].items()}
+        width = max(map(len, shown.values()))
+        for key, each in known["parameters"].items():
+            yield f"  {shown[key]:<{width}}  {each['text'] or each['type']}{_choices(each['type'])}"
+    if "cost" in known:
+        yield ""
+        yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"
+        yield f"passes over its data, FedAvg's being 1: {passes_in_words(known['cost'])}"
+        yield f"multiply-adds of the server per parameter: {_declared(known['cost']['server_ops'])}"
+        used = {name for part in ("traffic", "cost") for value in known[part].values() for name in _names(value)}
+        if used & UNITS.keys():
+            yield "  where " + ", ".join(f"{name} = {text}" for name, text in UNITS.items() if name in used)
+
+
+def _choices(type_: str) -> str:
+    """The words that a type Literal[...] takes."""
+    words = type_.removeprefix("Literal[").removesuffix("]").replace("'", "")
+    return f" ({words})" if type_.startswith("Literal[") else ""
+
+
+def _names(amount: Any) -> list[str]:
+    """The variables of an expression."""
+    tree = ast.parse(amount) if isinstance(amount, str) else ast.Module([], [])
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _declared(value: Any) -> str:
+    return "not declared" if value is None else str(value)
+
+
+def _traffic(traffic: dict[str, Any]) -> str:
+    ways = []
+    for way in ("down", "up"):
+        numbers = f" and {traffic[f'numbers_{way}']} numbers" if traffic[f"numbers_{way}"] else ""
+        models = traffic[f"models_{way}"]
+        unit = "" if models is None else " model" if models == 1 else " models"
+        ways.append(f"{way} {_declared(models)}{unit}{numbers}")
+    return ", ".join(ways)
+
+
+def passes_in_words(cost: Mapping[str, Any]) -> str:
+    """What an algorithm declares of its passes over a client's data."""
+    besides = {
+        "head_passes": "through the head alone",
+        "forward_passes": "forward alone, to validate models",
+        "evaluation_passes": "before evaluation",
+    }
+    more = [f"{cost[key]:g} {text}" for key, text in besides.items() if cost.get(key)]
+    return ", and ".join([_declared(cost.get("passes")), *more])
