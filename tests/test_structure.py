@@ -17,14 +17,14 @@ from feddwa.engine.rows import row
 ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
 LAYERS = (
-    {"errors", "growing", "params", "plugins", "checkpoint", "stored_weights"},  # values, files: nothing of the field
-    {"data", "models", "records"},
+    {"errors", "storage", "params", "checkpoint"},  # values, files: nothing of the field
+    {"built_in", "plugins", "data", "models"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
-    {"metrics", "findings", "tensorboard", "config", "runs", "provenance", "build", "experiment"},
-    {"doctor", "report", "flower", "paper", "cli", "__main__"},
+    {"config", "tensorboard", "results", "build", "experiment", "calibrate"},
+    {"doctor", "report", "flower", "cli", "__main__"},
 )
 
 

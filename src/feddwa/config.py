@@ -125,7 +125,7 @@ class RunConfig:
 
     def make_algorithm(self) -> "Algorithm":
         """The algorithm with its hyper-parameters."""
-        kind = ALGORITHMS.find(self.algorithm)
+        kind: type[Algorithm] = ALGORITHMS.find(self.algorithm)
         return params.build(kind, self._parameters()[0], f"algorithm {label(self.algorithm)}")
 
     def partition_parameters(self) -> dict[str, str]:

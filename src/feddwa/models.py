@@ -227,7 +227,7 @@ def _module(made: Any) -> nn.Module:
 def find(name: str) -> Model:
     """The model of NAME or REFERENCE; with @FILE.safetensors behind it everybody starts from these parameters."""
     plain, at, file = name.partition("@")
-    model = plugins.MODELS.find(plain)
+    model: Model = plugins.MODELS.find(plain)
     if not at:
         return model
     require(os.path.isfile(file), f"--model {plain}@", file, "a file of parameters (.safetensors) that exists")

@@ -21,17 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any
 
 from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, unknown
-
-if TYPE_CHECKING:
-    from feddwa.algorithms import Algorithm
-    from feddwa.data.schemes.base import Scheme
-    from feddwa.models import Model
-
-T = TypeVar("T")
 
 REFERENCE = re.compile(r"(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -41,7 +34,7 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Registry(Generic[T]):
+class Registry:
     """Everything of one kind that a name or a reference can stand for.
 
     Names are known from the source of this package and from the metadata of installed ones; code is imported by `find`.
@@ -51,9 +44,9 @@ class Registry(Generic[T]):
     home: str  # module with the built-in ones by name, in ALGORITHMS, and `adopt`, which makes one of an object
 
     @property
-    def builtin(self) -> Mapping[str, T]:
+    def builtin(self) -> Mapping[str, Any]:
         """Name -> what it stands for, of this package."""
-        found: Mapping[str, T] = getattr(importlib.import_module(self.home), f"{self.kind.upper()}S")
+        found: Mapping[str, Any] = getattr(importlib.import_module(self.home), f"{self.kind.upper()}S")
         return found
 
     def check(self, name: str, option: str = "") -> None:
@@ -62,16 +55,15 @@ class Registry(Generic[T]):
             reference = f"a reference such as mypkg.mymodule:{self.kind.title()}"
             raise unknown(option or f"--{self.kind}", name, [*self, reference])
 
-    def find(self, name: str, option: str = "") -> T:
+    def find(self, name: str, option: str = "") -> Any:
         """What a name or a reference stands for; InputError names `option` (default: --KIND) and what is wrong."""
         self.check(name, option)
         if name in entries(self.kind):
             return self.builtin[name]
         try:
-            adopted: T = importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
+            return importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
         except Unfit as error:
             raise InputError(f"{option or f'--{self.kind}'} {name}: {error}") from error.__cause__
-        return adopted
 
     def plugins(self) -> dict[str, str]:
         """Name -> reference of what installed packages have registered; names of this package are not theirs."""
@@ -95,10 +87,10 @@ class Registry(Generic[T]):
         yield from self.plugins()
 
 
-ALGORITHMS: "Registry[type[Algorithm]]" = Registry("algorithm", "feddwa.algorithms")
-DATASETS: Registry[Any] = Registry("dataset", "feddwa.data.sources")
-MODELS: "Registry[Model]" = Registry("model", "feddwa.models")
-PARTITIONS: "Registry[type[Scheme]]" = Registry("partition", "feddwa.data.partition")
+ALGORITHMS = Registry("algorithm", "feddwa.algorithms")  # classes
+DATASETS = Registry("dataset", "feddwa.data.sources")  # entries of the catalogue, and functions of `data_dir`
+MODELS = Registry("model", "feddwa.models")
+PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
 
 
 def check_dataset(name: str) -> None:

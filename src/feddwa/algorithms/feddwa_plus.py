@@ -18,14 +18,12 @@ Absent clients are mixed too, with w_i in place of v_i. Where targets are classe
 log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without.
 
 Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
-
 - Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
   a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
 - The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
 - With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
 
-Crosses the network: w_i down, v_i and a number per layer up, two model sizes. Training costs one epoch, no data are
-held out; a client stores four models.
+Crosses the network: w_i down, v_i and a number per layer up, two model sizes. A client stores four models.
 """
 
 import math
@@ -52,9 +50,8 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
-    models_down = models_up = 1
+    models_down = models_up = passes = 1
     numbers_up = "layers"
-    passes = 1
     server_ops = "m**2 + N**2"
     halves = True
     stackable = ("power", "average", "granularity", "prior", "freeze")
@@ -100,10 +97,9 @@ class FedDWAPlus(Algorithm):
         updates = {**{name: memory[name] for name in HALVES}, first: difference(half["model"], start)}
         groups = parameter_groups(start, self.granularity)
         cosine = {group: cosines(*(only(updates[name], own) for name in HALVES)) for group, own in groups.items()}
-        agreed = agreed_update(difference(local["model"], start), groups, cosine)
-        average = self._averaged({**before, "agreed_update": agreed}, download["model"])
-        rounds = {"taken": before["rounds"]["taken"] + 1}
-        memory = {**memory, **updates, "agreed_update": agreed, "average": average, "rounds": rounds}
+        updates["agreed_update"] = agreed_update(difference(local["model"], start), groups, cosine)
+        memory = {**memory, **updates, "average": self._averaged({**before, **updates}, download["model"])}
+        memory["rounds"] = {"taken": before["rounds"]["taken"] + 1}
         return {"model": add_prior(local["model"], memory, -1), "cosine": cosine}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
@@ -113,8 +109,7 @@ class FedDWAPlus(Algorithm):
         latest = put(server["model"], ids, upload["model"])  # v_i, and w_i of absent clients
         cosine_sum, weight_sum = dict(server["cosine_sum"]), dict(server["weight_sum"])  # group -> (N, N)
         present = torch.eye(total, dtype=torch.bool, device=ids.device).index_fill(1, ids, True)  # (N, N)
-        groups = parameter_groups(latest, self.granularity)
-        shares: dict[str, Tensor] = {}  # group -> P (N, N)
+        groups, shares = parameter_groups(latest, self.granularity), dict[str, Tensor]()  # shares: group -> P (N, N)
         for group, names in groups.items():
             if not 0 < self.freeze < cohort.round:
                 own = only(update, names)
@@ -140,7 +135,6 @@ class FedDWAPlus(Algorithm):
 
     def _averaged(self, memory: Memory, model: Stack) -> Stack:
         """The running mean after w_i + h_i and the current BatchNorm statistics have entered it: (m, *shape)."""
-        latest = {name: value + memory["agreed_update"][name] for name, value in model.items()}
-        now, past = {**memory["buffers"], **latest}, memory["average"]
-        share = 1 / (1 + self.average * memory["rounds"]["taken"])  # (m,)
+        past, share = memory["average"], 1 / (1 + self.average * memory["rounds"]["taken"])  # share: (m,)
+        now = {**memory["buffers"], **{name: value + memory["agreed_update"][name] for name, value in model.items()}}
         return add_scaled(past, share, difference(only(now, past), past))

@@ -124,11 +124,7 @@ class FedFomo(Algorithm):
         return torch.where(total > 0, torch.cat([positive / total, torch.zeros_like(total)], 1), stay)
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Remember who helped whom; the new uploads replace the old.
-
-        Reported are the shares in this round's mixtures ("weights") and the affinity P that is learned from all rounds
-        ("affinity"), both (m, m) among the cohort.
-        """
+        """Remember who helped whom; new uploads replace the old. Reports this round's shares and P, both (m, m)."""
         record, raw = server["record"], upload["scores"]["raw"]
         who, rows = record["uploaded"][self.choose(server, cohort)], cohort.ids.unsqueeze(1)  # (m, M), (m, 1)
         affinity = record["affinity"].index_put((rows, who), raw[:, :-1], accumulate=True)

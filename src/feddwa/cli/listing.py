@@ -10,7 +10,7 @@ from feddwa.built_in import Entry, entries, entry_of
 from feddwa.params import Option
 from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, Registry, resolve
 
-REGISTRIES: dict[str, Registry[Any]] = {f"{each.kind}s": each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS)}
+REGISTRIES: dict[str, Registry] = {f"{each.kind}s": each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS)}
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
@@ -55,7 +55,7 @@ def _as_json(table: dict[str, dict[str, Any]]) -> str:
     return json.dumps(table, indent=2, ensure_ascii=False)
 
 
-def _entry(registry: Registry[Any], name: str) -> Entry:
+def _entry(registry: Registry, name: str) -> Entry:
     """What is built in is read; code from outside the package is imported."""
     if name in entries(registry.kind):
         return entries(registry.kind)[name]

@@ -73,7 +73,7 @@ def make_scheme(name: str, params: Mapping[str, Any], dataset: str) -> Scheme:
     """The scheme `name` with the hyper-parameters given, for the rest those of the dataset's entry or its own."""
     kind, what = REGISTRY.find(name), f"partition {label(name)}"
     usual = defaults_of(dataset).schemes.get(name, {})
-    scheme = build(kind, {**usual, **params}, what)
+    scheme: Scheme = build(kind, {**usual, **params}, what)
     scheme.check_variant(build(kind, usual, what))
     return scheme
 
