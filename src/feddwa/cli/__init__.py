@@ -19,7 +19,7 @@ class Command:
     Both are imported when they are asked for: the overview and a misspelt command do not wait for torch.
     """
 
-    module: str  # of this package
+    module: str  # of this package, or a whole path: an application that is installed with the package
     options_name: str
     function_name: str
     summary: str
@@ -40,7 +40,7 @@ class Command:
 
     @property
     def _home(self) -> ModuleType:
-        return import_module(f"feddwa.cli.{self.module}")
+        return import_module(self.module if "." in self.module else f"feddwa.cli.{self.module}")
 
 
 COMMANDS = {
@@ -95,7 +95,7 @@ COMMANDS = {
         "--algorithm feddwa --nodes 3 --rounds 3",
     ),
     "reproduce": Command(
-        "reproduce",
+        "feddwa_reproduction.command",
         "ReproduceConfig",
         "reproduce_command",
         "a table of the paper",

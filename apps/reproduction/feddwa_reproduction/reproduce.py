@@ -7,10 +7,11 @@ from statistics import median
 
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
-from feddwa.paper import run
-from feddwa.paper.cells import Cell, Progress, Schedule, Tell, Watch, run_cells, unwatched
-from feddwa.paper.specs import Experiment, Scale, experiment, unique_cells
-from feddwa.paper.store import Store
+from feddwa.results.store import Store
+from feddwa_reproduction import run
+from feddwa_reproduction.cells import Cell, Progress, Schedule, Tell, Watch, run_cells, unwatched
+from feddwa_reproduction.grid import Experiment, Scale, unique_cells
+from feddwa_reproduction.specs import experiment, experiments
 
 
 def default_results(scale: Scale) -> Path:
@@ -19,14 +20,20 @@ def default_results(scale: Scale) -> Path:
 
 
 def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]:
-    """The cells of an experiment in the order in which they are run, with the seeds that each still lacks."""
+    """The cells of an experiment in the order in which they are run, with the seeds that each still lacks.
+
+    A cell keeps weights where any experiment that it is part of needs them.
+    """
     cells = unique_cells(((chosen, column, row) for column, row in chosen.cells()), scale)
+    keeping = (each for each in (chosen, *experiments().values()) if each.keep_weights)
+    kept = unique_cells(((each, column, row) for each in keeping for column, row in each.cells()), scale)
     return [
         Cell(
             f"{column.name} {row.name}",
             config,
             column.seeds,
-            store.missing(config, range(column.seeds)),
+            store.missing(config, column.seeds),
+            config in kept,
             chosen.untuned(column, row) if scale == "paper" else "",
         )
         for config, (_, column, row) in cells.items()
@@ -36,7 +43,7 @@ def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]
 def estimate(cell: Cell, cells: Sequence[Cell], store: Store) -> float | None:
     """Seconds that a cell's missing seeds will take: what the same method took on these data, if it was run there."""
     alike = [other.config for other in cells if _costs_the_same(other.config, cell.config)]
-    known = [record["seconds"] for config in alike for record in store.all(config).values()]
+    known = [record.seconds for config in alike for record in store.all(config).values()]
     return median(known) * len(cell.missing) if known else None
 
 
@@ -73,6 +80,7 @@ def reproduce(
     if not chosen.trains:
         raise InputError(f"reproduce {chosen.name}: is computed, there is nothing to train; use the command line")
     store = Store(results or default_results(scale))
+    store.merge()  # what an interrupted command has left
     every = plan(chosen, store, scale)
     cells = _tuned(every, methods, tell)
     absent = _absent(cells, data_dir)
@@ -82,8 +90,11 @@ def reproduce(
         tell(f"{dataset}: not at hand, its columns are left out ({error})")
     cells = [cell for cell in cells if cell.config.dataset not in absent]
     schedule = Schedule(store.folder, {"data_dir": data_dir, "device": device, "dtype": dtype}, jobs, deadline)
-    progress = run_cells(cells, schedule, tell, watch)
-    progress.found = sum(cell.seeds - len(cell.missing) for cell in every)
+    try:
+        progress = run_cells(cells, schedule, tell, watch)
+    finally:
+        store.merge()
+    progress.found = sum(len(cell.seeds) - len(cell.missing) for cell in every)
     progress.left += sum(len(cell.missing) for cell in every) - sum(len(cell.missing) for cell in cells)
     progress.without_data = [f"{dataset}: {error}" for dataset, error in absent.items()]
     return progress

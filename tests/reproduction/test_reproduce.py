@@ -1,9 +1,7 @@
 """Cells are run once, stored under stable names, and go on where they stopped; at smoke scale, on digits."""
 
 import dataclasses
-import importlib.util
 import json
-import math
 import multiprocessing
 import subprocess
 import sys
@@ -16,26 +14,39 @@ import numpy as np
 import pytest
 import torch
 
-import feddwa
 from feddwa.algorithms import FedDWA
 from feddwa.build import make_engine
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.federation import Federation
-from feddwa.paper import reproduce, run, specs
-from feddwa.paper.cells import Cell, _stacks
-from feddwa.paper.figures import top_partners
-from feddwa.paper.reproduce import plan
-from feddwa.paper.store import Store, cell_name, settings, to_text
+from feddwa.results.collaboration import partner_share, rank_matrix, top_partners
+from feddwa.results.content import cell_name
+from feddwa.results.store import Store
+from feddwa_reproduction import run, specs
+from feddwa_reproduction.cells import Cell, _stacks
+from feddwa_reproduction.grid import Row
+from feddwa_reproduction.reproduce import plan, reproduce
+from feddwa_reproduction.summary import partner_series
 from tests.algorithms.conftest import federation
 from tests.conftest import NETWORKS, small_data
 
-TRAINED = [name for name, each in specs.experiments().items() if each.trains]
+TRAINED = [name for name, each in specs.paper().items() if each.trains]
 QUIET = {"scale": "smoke", "tell": lambda text: None}
 
 
-def files(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.json"))
+def published(folder):
+    """(cell, seed) -> the line of a store's file of digits; nothing is left beside it."""
+    file = folder / "digits.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return {(line["cell"], line["seed"]): line for line in lines}
+
+
+def untimed(line):
+    return {**line, "costs": {**line["costs"], "seconds": 0, "jobs": 0}}
+
+
+def left_over(folder):
+    return [path.name for path in (folder / ".work").glob("*") if path.name != "lock"]
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +61,27 @@ def done(tmp_path_factory):
 def test_a_result_says_everything(done):
     folder, _, progress = done
     assert (progress.found, progress.made, progress.left, progress.failed) == (0, 12, 0, [])
-    assert len(files(folder)) == 12
-    assert not (folder / ".work").exists() or not any((folder / ".work").iterdir())
-    for name in files(folder):
-        text = (folder / name).read_text()
-        record = json.loads(text)
-        assert len(text) < 30_000
-        assert record["config"]["dataset"] == "digits"
-        assert record["code"].startswith("feddwa 0.")
-        assert "torch" in record["hardware"]
-        assert record["seconds"] > 0
-        rounds, clients = record["config"]["rounds"], record["config"]["clients"]
-        assert [len(record["series"][key]) for key in ("paper", "all", "after")] == [rounds, rounds + 1, rounds]
-        assert len(record["clients"]) == clients
-        assert np.mean(record["clients"]) == pytest.approx(record["series"]["all"][-1], abs=0.01)
-        assert (record["bytes_up"] > 0) == (record["config"]["algorithm"] != "local")
-        assert ("partners" in record) == (record["config"]["partition"] == "groups")
+    lines = published(folder)
+    assert len(lines) == 12
+    assert list(lines) == sorted(lines)
+    assert left_over(folder) == []
+    for line in lines.values():
+        assert len(json.dumps(line)) < 30_000
+        config, costs, series = line["config"], line["costs"], line["series"]
+        assert (config["dataset"], config["dtype"], costs["jobs"]) == ("digits", "float32", 1)
+        assert line["made"].keys() == {"commit", "dirty", "hardware", "versions"}
+        assert line["made"]["versions"]["torch"] == torch.__version__
+        assert costs["seconds"] > 0
+        rounds, clients = config["rounds"], config["clients"]
+        assert {name: len(values) for name, values in series.items()} == {
+            "before.all": rounds + 1, "before.participants_weighted": rounds, "after.participants_weighted": rounds
+        }  # fmt: skip
+        assert len(line["clients"]) == clients
+        assert np.mean(line["clients"]) == pytest.approx(series["before.all"][-1], abs=0.01)
+        assert (costs["bytes_up"] > 0) == (config["algorithm"] != "local")
+        assert ("in_group" in line) == (config["partition"] == "groups")
+        kept = config["partition"] == "groups" and config["algorithm"] == "feddwa"  # figure-similarity needs it
+        assert list(line.get("weights", {})) == (["1", "2"] if kept else [])
 
 
 def test_finished_cells_are_not_run_again(done, monkeypatch):
@@ -78,13 +94,27 @@ def test_finished_cells_are_not_run_again(done, monkeypatch):
 def test_a_half_done_table_goes_on(done, tmp_path):
     """The seed that is lost is run again and comes out the same, times aside; nothing else is touched."""
     folder, chosen, _ = done
-    for name in files(folder)[1:]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text((folder / name).read_text())
+    first, *rest = (folder / "digits.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "digits.jsonl").write_text("".join(rest))
     progress = reproduce("table1", **chosen, results=tmp_path, seeds=2, **QUIET)
     assert (progress.found, progress.made) == (11, 1)
-    first, again = (json.loads((where / files(folder)[0]).read_text()) for where in (folder, tmp_path))
-    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+    again, *others = (tmp_path / "digits.jsonl").read_text().splitlines(keepends=True)
+    assert untimed(json.loads(again)) == untimed(json.loads(first))
+    assert others == rest
+
+
+def test_what_a_killed_command_has_finished_is_not_lost(done, tmp_path):
+    """A result that was saved and not merged counts, and is in the file after the next command."""
+    folder, chosen, _ = done
+    lines = list(published(folder).values())
+    store = Store(tmp_path)
+    for line in lines:
+        store.save(line)
+    assert len(left_over(tmp_path)) == 12
+    progress = reproduce("table1", **chosen, results=tmp_path, seeds=2, **QUIET)
+    assert (progress.found, progress.made) == (12, 0)
+    assert (tmp_path / "digits.jsonl").read_bytes() == (folder / "digits.jsonl").read_bytes()
+    assert left_over(tmp_path) == []
 
 
 def test_an_interrupted_cell_goes_on(done, tmp_path, monkeypatch):
@@ -99,14 +129,13 @@ def test_an_interrupted_cell_goes_on(done, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         reproduce("table1", **one, **QUIET, watch=lambda what, rounds: nullcontext(stop))
-    assert files(tmp_path) == []
-    assert any((tmp_path / ".work").iterdir())
+    assert published(tmp_path) == {}
+    assert left_over(tmp_path)
     progress = reproduce("table1", **one, **QUIET, watch=lambda what, rounds: nullcontext(trained.append))
     assert progress.made == 1
-    assert not any((tmp_path / ".work").iterdir())
-    (name,) = files(tmp_path)
-    first, again = (json.loads((where / name).read_text()) for where in (folder, tmp_path))
-    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+    assert left_over(tmp_path) == []
+    ((key, again),) = published(tmp_path).items()
+    assert untimed(again) == untimed(published(folder)[key])
 
 
 def test_no_cell_is_begun_when_time_is_up(tmp_path):
@@ -115,17 +144,16 @@ def test_no_cell_is_begun_when_time_is_up(tmp_path):
 
 
 def test_several_cells_at_once_come_out_the_same(done, tmp_path):
-    """In processes of their own; the file says how many were at work, and seconds are a share of the device."""
+    """In processes of their own; a line says how many were at work, and seconds are a share of the device."""
     folder, chosen, _ = done
     told = []
     progress = reproduce("table1", **chosen, results=tmp_path, seeds=2, scale="smoke", jobs=2, tell=told.append)
     assert (progress.made, progress.left, progress.failed) == (12, 0, [])
     assert len(told) == 12
-    assert files(tmp_path) == files(folder)
-    for name in files(folder):
-        one, other = (json.loads((where / name).read_text()) for where in (folder, tmp_path))
-        assert (one["jobs"], other["jobs"]) == (1, 2)
-        assert {**one, "seconds": 0, "jobs": 0} == {**other, "seconds": 0, "jobs": 0}
+    both = [published(where) for where in (folder, tmp_path)]
+    assert [{line["costs"]["jobs"] for line in each.values()} for each in both] == [{1}, {2}]
+    one, other = ({key: untimed(line) for key, line in each.items()} for each in both)
+    assert one == other
 
 
 def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
@@ -174,10 +202,9 @@ def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
     monkeypatch.setattr(Cell, "kind", property(lambda cell: cell.config))
     reproduce("figure-k", results=tmp_path / "apart", seeds=2, **QUIET)
     assert stacks == [20, *[2] * 10]
-    assert files(tmp_path / "together") == files(tmp_path / "apart") != []
-    for name in files(tmp_path / "together"):
-        one, other = (json.loads((tmp_path / folder / name).read_text()) for folder in ("together", "apart"))
-        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    both = [published(tmp_path / folder) for folder in ("together", "apart")]
+    one, other = ({key: untimed(line) for key, line in each.items()} for each in both)
+    assert one == other != {}
 
 
 def test_what_costs_something_is_no_stack():
@@ -234,7 +261,7 @@ def test_clusterfl_is_not_run_with_a_tolerance_of_another_task(tmp_path, monkeyp
     for name in ("table1", "table2"):
         each = specs.experiment(name)
         left_out = {column.name for column, row in each.cells() if each.untuned(column, row)}
-        assert left_out == {column.name for column in each.columns} - set(specs.tuned())
+        assert left_out == {column.name for column in each.columns if not column.tuned}
         assert not any(cell.untuned for cell in plan(each, Store(tmp_path), "smoke"))
 
 
@@ -282,43 +309,6 @@ def test_names_tell_settings_apart_and_nothing_else():
     assert {cell_name(dataclasses.replace(config, **each)) for each in same} == {cell_name(config)}
 
 
-def test_a_result_counts_only_while_its_settings_hold(tmp_path):
-    config, store = RunConfig(dataset="cifar10", partition="groups"), Store(tmp_path)
-    record = {"seed": 0, "config": settings(config)}
-    store.save(config, record)
-    assert Store(tmp_path).find(config, 0) == record
-    older = {**record, "config": {**record["config"], "param": record["config"]["param"][1:]}}  # one was added since
-    store.save(config, older)
-    assert Store(tmp_path).find(config, 0) == older
-    stale = {**record, "config": {**record["config"], "param": ["feddwa.top_k=4"]}}  # a default was changed since
-    store.save(config, stale)
-    assert Store(tmp_path).find(config, 0) is None
-    assert Store(tmp_path).missing(config, (0, 1)) == (0, 1)
-
-
-def test_text_of_a_result_reads_back():
-    record = {"seed": 1, "series": {"paper": [1.5, None]}, "clients": [1.0]}
-    assert json.loads(to_text(record)) == record
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        to_text({"x": math.nan})
-
-
-def test_partners_and_mass():
-    """Two groups of three: itself and two others are looked at."""
-    groups = np.array([0, 0, 0, 1, 1, 1])
-    blocks = (groups[:, None] == groups) / 3
-    assert run.partner_share(blocks, groups) == 1
-    assert run.group_mass(blocks, groups) == pytest.approx(1)
-    assert run.partner_share(np.eye(6), groups) == pytest.approx(1 / 3)  # each client weights itself alone
-    wrong = (groups[:, None] != groups) / 3
-    assert run.partner_share(wrong, groups) == pytest.approx(1 / 3)
-    assert run.group_mass(wrong, groups) == 0
-    half = np.array([[0.4, 0.3, 0, 0.3, 0, 0]] + [[0.0] * 6] * 5)
-    assert run.partner_share(half, groups) == pytest.approx((2 / 3 + 5 / 3) / 6)
-    negative = np.where(np.eye(6) > 0, -1.0, blocks)  # FedAMP's own weight may be
-    assert run.partner_share(negative, groups) == 1
-
-
 def test_fedfomos_partners_are_told_by_shares_and_by_affinity(tmp_path):
     """Both from one run: P of every round, as the server reports it, among all clients and not just those fetched."""
     reproduce("figure-similarity", methods=["fedfomo", "feddwa"], results=tmp_path, **QUIET)
@@ -328,25 +318,23 @@ def test_fedfomos_partners_are_told_by_shares_and_by_affinity(tmp_path):
     config = each.config(each.columns[0], affinity, "smoke").resolved()
     assert config == each.config(each.columns[0], shares, "smoke").resolved()
     record = Store(tmp_path).find(config, 0)
-    algorithm = config.make_algorithm()
-    again = Federation(algorithm, make_engine(config, run.task(config)))
-    groups = np.array(record["groups"])
+    again = Federation(config.make_algorithm(), make_engine(config, run.task(config)))
     for number in range(1, config.rounds + 1):
         info = again.step().info
-        by_hand = run.partner_share(info["affinity"].numpy(), groups)
-        assert record["partners_by_affinity"][number - 1] == pytest.approx(by_hand, abs=1e-4)
+        by_hand = partner_share(info["affinity"].numpy(), record.groups)
+        assert record.content["in_group"]["partners_by_affinity"][number - 1] == pytest.approx(by_hand, abs=1e-4)
         assert torch.equal(info["affinity"], again.server["record"]["affinity"])
-        kept = run.kept_preferences(record, number)
+        kept = rank_matrix(record.content["preferred"][str(number)])
         assert np.array_equal(top_partners(kept), top_partners(info["affinity"].numpy()))
-    assert run.partner_series([record], affinity) == [record["partners_by_affinity"]]
-    other = Store(tmp_path).find(each.config(each.columns[0], specs.Row("feddwa", ""), "smoke"), 0)
-    assert run.partner_series([other], affinity) == []  # a method without an affinity, or a result without it
+    assert partner_series([record], affinity) == [record.content["in_group"]["partners_by_affinity"]]
+    other = Store(tmp_path).find(each.config(each.columns[0], Row("feddwa"), "smoke"), 0)
+    assert partner_series([other], affinity) == []  # a method without an affinity, or a result without it
 
 
 def test_chance_is_what_the_page_says():
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(4), 5)
-    shares = [run.partner_share(rng.random((20, 20)), groups) for _ in range(300)]
+    shares = [partner_share(rng.random((20, 20)), groups) for _ in range(300)]
     assert np.mean(shares) == pytest.approx(0.368, abs=0.01)
 
 
@@ -362,19 +350,3 @@ def test_testing_guidance_models_changes_no_model():
     assert all(torch.equal(value, shown.server["model"][name]) for name, value in plain.server["model"].items())
     with pytest.raises(InputError, match="--param tested"):
         FedDWA(guidance="last", tested="guidance")
-
-
-def test_an_archive_names_its_commit(tmp_path):
-    """On a machine without the repository results still say which code made them; nobody types it."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        pytest.skip("needs the repository")
-    git = ["git", "-C", str(root)]
-    archive = subprocess.run([*git, "archive", "HEAD", "src/feddwa/paper"], capture_output=True, check=True).stdout
-    subprocess.run(["tar", "x"], cwd=tmp_path, input=archive, check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    path = tmp_path / "src/feddwa/paper/store.py"
-    spec = importlib.util.spec_from_file_location("archived_store", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.code_version() == f"feddwa {feddwa.__version__}, {commit[:10]}"

@@ -1,4 +1,4 @@
-"""Commands about the paper: `feddwa reproduce`."""
+"""`feddwa reproduce`: run what is missing of a table or figure, and show it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,26 +14,26 @@ from feddwa.params import AtMost
 from feddwa.report.terminal import make_console
 
 if TYPE_CHECKING:
-    from feddwa.paper.specs import Experiment
-    from feddwa.paper.store import Store
-    from feddwa.paper.tables import Table
+    from feddwa.results.store import Store
+    from feddwa_reproduction.grid import Experiment
+    from feddwa_reproduction.table import Table
 
 
 WIDE = 180  # characters, where nobody looks
 EXTRAS = {
     "clusterfl-norms": "How long updates are, which ClusterFL's tolerances depend on",
-    "docs": "The page with all of them, from the results that there are",
+    "docs": "The pages with all of them, from the results that there are",
 }
 
 
 @dataclass(frozen=True)
 class ReproduceConfig:
-    """Run what is missing of a table or figure of the paper, and show ours beside the paper's numbers."""
+    """Run what is missing of a table or figure, and show it: the paper's, with its numbers, and those beyond it."""
 
     what: tyro.conf.Positional[str] = ""
-    """Name from `feddwa reproduce --list`; `docs` writes the page with all of them from the results that there are."""
+    """Name from `feddwa reproduce --list`; `docs` writes the pages from the results that there are."""
     spec: str | None = None
-    """A TOML file with tables of your own, in the form of feddwa/paper/experiments.toml; results: runs/<its name>."""
+    """A TOML file with tables of your own, like examples/extend/table.toml; results: runs/<its name>."""
     list: bool = False
     """List the tables and figures."""
     columns: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class ReproduceConfig:
     methods: tuple[str, ...] = ()
     """Only these."""
     seeds: Annotated[int, AtMost(1000)] | None = None
-    """Runs of each cell, with seeds 0, 1, ...; default: three as in the paper, ten in cifar10/pathological."""
+    """Runs of each cell; default: the table's own seeds: three as in the paper, ten in cifar10/pathological."""
     scale: Literal["paper", "smoke"] = "paper"
     """paper, or smoke: two rounds on digits, to see that everything runs."""
     results: str | None = None
@@ -51,7 +51,7 @@ class ReproduceConfig:
     device: str = "auto"
     """auto, cpu or cuda."""
     dtype: Literal["float32", "tf32", "float64"] = "float32"
-    """As in `feddwa run`; the published results say in their file which."""
+    """As in `feddwa run`; published results say which."""
     jobs: Annotated[int, AtMost(256)] = 1
     """Cells at work at once, each in a process of its own: a GPU is not left waiting while one is loaded or tested."""
     time_limit: float | None = None
@@ -64,9 +64,9 @@ class ReproduceConfig:
 
 def reproduce_command(config: ReproduceConfig) -> int:
     """`feddwa reproduce`."""
-    from feddwa.paper import reproduce, specs
-    from feddwa.paper.reproduce import default_results, plan
-    from feddwa.paper.store import Store
+    from feddwa.results.store import Store
+    from feddwa_reproduction import specs
+    from feddwa_reproduction.reproduce import default_results, plan, reproduce
 
     console = _console()
     known = specs.experiments() if config.spec is None else specs.read_spec(Path(config.spec))
@@ -105,7 +105,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
         failed = progress.failed
         if progress.without_data and not progress.found and not progress.made:
             raise InputError(f"reproduce {config.what}: none of its data are at hand: {progress.without_data[0]}")
-    _show(console, config, chosen, store)
+    _show(console, config, chosen, Store(store.folder))  # with what has been made now
     return 1 if failed else 0
 
 
@@ -117,7 +117,7 @@ def _console() -> Console:
 
 def _list(console: Console, known: "Mapping[str, Experiment]", extras: "Mapping[str, str]") -> None:
     for name, each in known.items():
-        runs = sum(column.seeds for column, _ in each.cells())
+        runs = sum(len(column.seeds) for column, _ in each.cells())
         size = f"{len(each.cells())} cells, {runs} runs" if each.trains else "computed in seconds"
         console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
     for name, text in extras.items():
@@ -126,7 +126,7 @@ def _list(console: Console, known: "Mapping[str, Experiment]", extras: "Mapping[
 
 def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """A line per cell: what is there, what is missing, how long that may take."""
-    from feddwa.paper.reproduce import estimate, plan
+    from feddwa_reproduction.reproduce import estimate, plan
 
     if not chosen.trains:
         console.print(f"{chosen.name}: computed, nothing to run", highlight=False)
@@ -137,10 +137,10 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
         seconds = estimate(cell, cells, store) if cell.missing else 0.0
         total, unknown = total + (seconds or 0), unknown + (seconds is None) * len(cell.missing)
         time = "" if not cell.missing else "  time unknown" if seconds is None else f"  about {seconds:.0f} s"
-        state = "done" if not cell.missing else f"{cell.seeds - len(cell.missing)} of {cell.seeds} seeds done"
+        state = "done" if not cell.missing else f"{len(cell.seeds) - len(cell.missing)} of {len(cell.seeds)} seeds done"
         first = f"  {cell.untuned}" if cell.untuned and cell.missing else ""
         console.print(f"{cell.name:<60}  {state}{time}{first}", highlight=False, soft_wrap=True)
-    missing, wanted = sum(len(cell.missing) for cell in cells), sum(cell.seeds for cell in cells)
+    missing, wanted = sum(len(cell.missing) for cell in cells), sum(len(cell.seeds) for cell in cells)
     console.print(
         f"{missing} of {wanted} runs missing; about {total:.0f} s where the time is known, "
         f"{unknown} runs of unknown time",
@@ -150,9 +150,9 @@ def _dry_run(console: Console, config: ReproduceConfig, chosen: "Experiment", st
 
 def _show(console: Console, config: ReproduceConfig, chosen: "Experiment", store: "Store") -> None:
     """The tables, what to keep in mind, and the figures' paths."""
-    from feddwa.paper.figures import draw
-    from feddwa.paper.summary import summarise
-    from feddwa.paper.tables import findings, tables_of
+    from feddwa_reproduction.figures import draw
+    from feddwa_reproduction.summary import summarise
+    from feddwa_reproduction.tables import findings, tables_of
 
     if chosen.trains and config.scale == "smoke":
         console.print("Smoke scale: two rounds on digits, whatever the columns say. No results.", highlight=False)
@@ -200,16 +200,19 @@ def _print(console: Console, table: "Table") -> None:
 
 
 def _norms(console: Console, config: ReproduceConfig) -> int:
-    """The norms of updates in the columns of Tables 1 and 2, and the tolerance that follows."""
-    from feddwa.paper.calibrate import column_norms
-    from feddwa.paper.specs import Row, experiment
+    """The norms of updates in the columns that have ClusterFL, and the tolerance that follows."""
+    from feddwa_reproduction.grid import Row
+    from feddwa_reproduction.run import column_norms
+    from feddwa_reproduction.specs import experiments
 
-    known = {column.name: (each, column) for each in map(experiment, ("table1", "table2")) for column in each.columns}
+    own = Row("clusterfl")
+    with_it = [each for each in experiments().values() if each.trains and own.name in {row.name for row in each.rows}]
+    known = {column.name: (each, column) for each in with_it for column in each.columns}
     for name in config.columns or list(known):
         if name not in known:
             raise unknown("--columns", name, known)
         each, column = known[name]
-        run = each.config(column, Row("clusterfl", ""), config.scale)
+        run = each.config(column, own, config.scale)
         norms = column_norms(dataclasses.replace(run, data_dir=config.data_dir, device=config.device))
         shown = [number for number in (1, 2, 10, 20, 30) if number <= len(norms.mean)]
         pairs = ", ".join(f"{norms.mean[n - 1]:.2f} and {norms.largest[n - 1]:.2f} in round {n}" for n in shown)
@@ -218,8 +221,8 @@ def _norms(console: Console, config: ReproduceConfig) -> int:
 
 
 def _docs(console: Console, config: ReproduceConfig, store: "Store") -> int:
-    from feddwa.paper.page import write_page
+    from feddwa_reproduction.page import write_pages
 
-    for path in write_page(store, Path(config.out or "docs")):
+    for path in write_pages(store, Path(config.out or "docs")):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
     return 0

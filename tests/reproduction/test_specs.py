@@ -6,9 +6,10 @@ import pytest
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.errors import InputError
-from feddwa.paper import specs
+from feddwa.results.content import cell_name
+from feddwa_reproduction import grid, specs
 
-EXPERIMENTS = specs.experiments()
+EXPERIMENTS = specs.paper()
 TRAINED = {name: each for name, each in EXPERIMENTS.items() if each.trains}
 FOURTEEN = [
     "local", "fedavg", "fedprox", "fedavgm", "fedavg_ft", "sfl", "perfedavg", "pfedme", "clusterfl", "fedrod", "fedamp",
@@ -89,7 +90,7 @@ def test_the_settings_are_the_papers():
 
 def test_experiments_share_their_cells():
     configs = {
-        name: set(specs.unique_cells((each, column, row) for column, row in each.cells()))
+        name: set(grid.unique_cells((each, column, row) for column, row in each.cells()))
         for name, each in TRAINED.items()
     }
     assert configs["figure-similarity"] <= configs["table1"]
@@ -103,8 +104,8 @@ def test_what_matters_most_is_run_first():
     methods = ["feddwa", "local", "fedavg", "fedavg_ft"]
     assert first == [(f"cifar10/{setting}", m) for m in methods for setting in ("pathological", "practical1")]
     datasets = [column.dataset for column, _ in EXPERIMENTS["table1"].cells()]
-    assert list(dict.fromkeys(datasets)) == list(specs.DATASET_ORDER)  # every dataset is loaded once
-    assert len(list(itertools.groupby(datasets))) == len(specs.DATASET_ORDER)
+    assert list(dict.fromkeys(datasets)) == list(grid.DATASET_ORDER)  # every dataset is loaded once
+    assert len(list(itertools.groupby(datasets))) == len(grid.DATASET_ORDER)
 
 
 def test_a_part_can_be_chosen_and_wrong_names_are_told():
@@ -120,3 +121,89 @@ def test_a_part_can_be_chosen_and_wrong_names_are_told():
 
 def test_every_method_has_a_title():
     assert all(ALGORITHMS[name].title == title for name, title in specs.methods().items())
+
+
+def test_what_stands_behind_a_method_is_its_own_or_the_runs():
+    each = specs.experiment("federation")
+    column = each.columns[0]
+    config = each.config(column, grid.Row("feddwa clients=100 participation=0.5 rounds=7 top_k=20")).resolved()
+    assert (config.clients, config.participation, config.rounds) == (100, 0.5, 7)
+    assert "feddwa.top_k=20" in config.param
+    tuned = each.config(column, grid.Row("clusterfl batchnorm=mean")).resolved()
+    assert (tuned.batchnorm, "clusterfl.eps2=0.72" in tuned.param) == ("mean", True)
+
+
+@pytest.mark.parametrize("name", specs.beyond())
+def test_every_cell_beyond_the_paper_is_a_valid_run(name):
+    each = specs.beyond()[name]
+    for column, row in each.cells():
+        config = each.config(column, row).resolved()
+        config.make_algorithm()
+        assert not each.untuned(column, row)
+        assert config.rounds == (int(row.name.rpartition("rounds=")[2]) if "rounds=" in row.name else
+                                 40 if column.dataset == "digits" else 100)  # fmt: skip
+
+
+def test_both_files_ask_for_the_same_run_where_they_mean_the_same():
+    """Tolerances of ClusterFL stand in both: a difference would make two cells of one."""
+    own = specs.experiment("methods-cifar10")
+    columns = {column.setting: column for column in own.columns}
+    for name, setting in (("table1", "pathological"), ("table1", "practical1"), ("table2", "practical2")):
+        table = specs.experiment(name)
+        (theirs,) = [column for column in table.columns if column.name == f"cifar10/{setting}"]
+        for row in table.rows:
+            ours = own.config(columns[{"practical1": "groups"}.get(setting, setting)], row)
+            assert cell_name(ours) == cell_name(table.config(theirs, row))
+
+
+SPEC = """
+[settings.even]
+partition = "iid"
+clients = 4
+
+[tuned]
+"digits/even" = { fedprox = ["mu=0.5"] }
+
+[first]
+title = "One"
+columns = ["digits/even"]
+rows = ["local", "fedprox", "fedavg participation=0.5"]
+rounds = 2
+seeds = [7, 9]
+
+[second]
+like = "first"
+kind = "accuracy"
+seeds = 1
+labels.fedprox = "with a pull"
+"""
+
+
+def test_an_entry_may_be_like_another(tmp_path):
+    (tmp_path / "own.toml").write_text(SPEC)
+    first, second = specs.read_spec(tmp_path / "own.toml").values()
+    assert [column.seeds for each in (first, second) for column in each.columns] == [(7, 9), (0,)]
+    assert (first.kind, second.kind, second.rounds) == ("table", "accuracy", 2)
+    assert [row.label for row in second.rows] == ["Local", "with a pull", "FedAvg participation=0.5"]
+    assert "fedprox.mu=0.5" in first.config(first.columns[0], first.rows[1]).resolved().param
+    assert first.config(first.columns[0], first.rows[2]).resolved().participation == 0.5
+    assert [first.select(seeds=count).columns[0].seeds for count in (1, 2, 4)] == [(7,), (7, 9), (7, 9, 10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('kind = "accuracy"', 'kind = "acuracy"', "[second] kind: unknown name 'acuracy'; valid: table, "),
+        ('like = "first"', 'like = "fist"', "[second] like: unknown name 'fist'; valid: first"),
+        ('like = "first"', 'like = "second"', "[second] like: unknown name 'second'; valid: first"),
+        ('"fedprox",', '"fedprox mu",', "[first] rows: got 'fedprox mu', must be METHOD KEY=VALUE ..., which 'mu' is"),
+        ('["digits/even"]', '["digits/odd"]', "[first] columns: unknown name 'digits/odd'; valid: DATASET/even"),
+        ('title = "One"', "", "must be a table with title"),
+    ],
+)
+def test_a_wrong_entry_is_told_in_one_line(old, new, complaint, tmp_path):
+    (tmp_path / "own.toml").write_text(SPEC.replace(old, new, 1))
+    with pytest.raises(InputError) as told:
+        specs.read_spec(tmp_path / "own.toml")
+    assert complaint in str(told.value)
+    assert "\n" not in str(told.value)

@@ -1,29 +1,20 @@
 """Results as tables: the same rows for the terminal and for docs/reproduction.md."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
-from feddwa.paper import costs
-from feddwa.paper.run import KEPT_ROUNDS, kept_weights, partner_series
-from feddwa.paper.specs import Column, Experiment, Row, Scale, experiments, methods, paper_passes
-from feddwa.paper.store import Store
-from feddwa.paper.summary import Spread, Summary, cells_of, finding, leaders, rounds_until
+from feddwa.results.compare import Spread, difference
+from feddwa.results.store import Store
+from feddwa_reproduction import costs, grids
+from feddwa_reproduction.grid import Column, Experiment, Row, Scale
+from feddwa_reproduction.run import KEPT_ROUNDS
+from feddwa_reproduction.specs import methods, paper, paper_passes
+from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until
+from feddwa_reproduction.table import MISSING, Table
 
-MISSING = "not run here"
 FOUND = 0.95  # share of partners inside the client's group from which on the groups count as found
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows; the first column is a name, the others are numbers. A "*" at the end of one means: in front."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
 
 
 def tables_of(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
@@ -84,10 +75,10 @@ def _own_weight(experiment: Experiment, column: Column, store: Store, scale: Sca
     """Mean of the diagonal of P."""
     rows, rounds = [], []
     for row, summary in cells_of(experiment, column, store, scale).items():
-        records = [record for record in summary.records.values() if "weights" in record]
-        if records:
-            rounds = sorted(map(int, records[0]["weights"]))
-            means = [fmean(np.concatenate([kept_weights(record, n).diagonal() for record in records])) for n in rounds]
+        kept = [record.weights for record in summary.records.values() if record.weights]
+        if kept:
+            rounds = [each.round for each in kept[0]]
+            means = [fmean(np.concatenate([each.matrix.diagonal() for each in own])) for own in zip(*kept, strict=True)]
             rows.append((row.label, *(f"{mean:.2f}" for mean in means)))
     header = ("method", *(f"round {number}" for number in rounds))
     title = f"{column.name}, weight of a client's own model"
@@ -137,9 +128,7 @@ def _machines(cells: Mapping[Row, Summary]) -> str:
 
 def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
     gain = summary.gain
-    joined = (
-        ("", "", "") if gain is None else (f"{gain.mean:+.2f}", f"{gain.worst_decile:+.2f}", f"{gain.losers:.0f} %")
-    )
+    joined = ("", "", "") if gain is None else (f"{gain.mean:+.2f}", f"{gain.worst_tenth:+.2f}", f"{gain.losers:.0f} %")
     everybody = ["" if spread is None else f"{spread:.2f}" for spread in (summary.best, summary.last)]
     return (
         f"{summary.measured:.2f}" + "*" * first, *everybody, *joined,
@@ -173,8 +162,8 @@ def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     rows = []
     for column in experiment.columns:
         for row, summary in cells_of(experiment, column, store, scale).items():
-            record = next(iter(summary.records.values()))
-            ends = [f"{record[key][place]:.2f}" for key in ("mass", "partners") for place in (0, -1)]
+            inside = next(iter(summary.records.values())).content["in_group"]
+            ends = [f"{inside[key][place]:.2f}" for key in ("weight", "partners") for place in (0, -1)]
             rows.append((f"{column.name}, {row.label}", *ends))
     missing = [column.name for column in experiment.columns if not cells_of(experiment, column, store, scale)]
     rows += [(name, MISSING, "", "", "") for name in missing]
@@ -190,12 +179,10 @@ def _spread(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 def _spread_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> Table:
     cells, rows = cells_of(experiment, column, store, scale), []
     measured = {row.label: summary.measured for row, summary in cells.items()}
-    if "Local" in measured:
-        alone = measured["Local"].values
-        for label, spread in list(measured.items()):
-            both = {seed: value - alone[seed] for seed, value in spread.values.items() if seed in alone}
-            if label != "Local" and both:
-                measured[f"{label} less Local"] = Spread(both)
+    for label, spread in list(measured.items()):
+        apart = difference(spread, measured["Local"]) if "Local" in measured and label != "Local" else None
+        if apart is not None:
+            measured[f"{label} less Local"] = apart
     printed = {row.label: _paper_number("table1", column, row) for row in experiment.rows}
     for label, spread in measured.items():
         values, three = spread.values.values(), Spread(dict(list(spread.values.items())[:3]))
@@ -211,7 +198,7 @@ def _spread_of(experiment: Experiment, column: Column, store: Store, scale: Scal
 
 
 def _paper_number(name: str, column: Column, row: Row) -> str:
-    number = experiments()[name].number(column, row)
+    number = paper()[name].number(column, row)
     return "" if number is None else f"{number:.2f}"
 
 
@@ -267,4 +254,5 @@ _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "communication": _communication,
     "flops": _flops,
     "toy": _toy,
+    **grids.MAKERS,
 }

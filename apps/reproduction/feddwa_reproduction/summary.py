@@ -1,97 +1,22 @@
-"""Results in numbers: means over seeds, confidence intervals and ties, gains over Local, gaps to the paper."""
+"""Results in numbers: a cell over its seeds, FedDWA's place in a column, gaps to the paper."""
 
 import functools
-import statistics
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
-from typing import NamedTuple
+from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
-from feddwa.paper.specs import Column, Experiment, Row, Scale
-from feddwa.paper.store import Record, Store
+from feddwa.results.compare import Gain, Spread, difference, gain_over, interval, over_seeds, points, tie
+from feddwa.results.record import Record
+from feddwa.results.store import Store
+from feddwa_reproduction.grid import SERIES, Column, Experiment, Row, Scale
 
 GAP = 2.0  # points between ours and the paper's number that want a reason
-LEVEL = 0.95  # of confidence intervals
 MIB, GIGA = 2**20, 1e9
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over seeds: each seed's value."""
-
-    values: Mapping[int, float]
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return statistics.fmean(self.values.values())
-
-    @property
-    def std(self) -> float | None:
-        """Of a single run, estimated from several; None from one."""
-        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
-
-    def __format__(self, digits: str) -> str:
-        spread = "" if self.std is None else f" ± {self.std:{digits}}"
-        return f"{self.mean:{digits}}{spread}"
-
-
-def difference(a: Spread, b: Spread) -> Spread | None:
-    """Seed by seed, on the same data; None where no seed is common."""
-    common = {seed: value - b.values[seed] for seed, value in a.values.items() if seed in b.values}
-    return Spread(common) if common else None
-
-
-class Interval(NamedTuple):
-    """Both ends of a confidence interval."""
-
-    low: float
-    high: float
-
-
-def interval(apart: Spread) -> Interval | None:
-    """Confidence interval of the mean of paired differences over n seeds: mean ± t s / sqrt(n); None for one seed.
-
-    t is Student's quantile with n - 1 degrees of freedom: 4.30 for three seeds, 2.26 for ten. An interval over three
-    seeds is therefore wide, and says so.
-    """
-    if apart.std is None:
-        return None
-    from scipy.special import stdtrit  # only who compares pays for the import
-
-    n = len(apart.values)
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * apart.std / n**0.5
-    return Interval(apart.mean - half, apart.mean + half)
-
-
-def tie(a: Spread, b: Spread) -> bool:
-    """Whether the interval of the paired difference includes 0; one seed tells neither a tie nor a lead."""
-    apart = difference(a, b)
-    return apart is not None and _includes_zero(apart)
-
-
-def _includes_zero(apart: Spread) -> bool:
-    ends = interval(apart)
-    return ends is not None and ends.low <= 0 <= ends.high
-
-
-def points(apart: Spread) -> str:
-    """A difference in words: "0.65 points (95 % CI 0.31 to 0.99, n = 10)"."""
-    ends, n = interval(apart), len(apart.values)
-    told = "one seed" if ends is None else f"{100 * LEVEL:.0f} % CI {ends.low:.2f} to {ends.high:.2f}, n = {n}"
-    return f"{apart.mean:.2f} points ({told})"
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What joining brings to single clients: accuracy at the end less that of Local on the same data, in points."""
-
-    mean: float
-    worst_decile: float  # mean of the worst tenth of the clients
-    losers: float  # share of clients that lose by joining, in percent
 
 
 @dataclass(frozen=True)
@@ -112,25 +37,34 @@ class Summary:
 
 def summarise(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper") -> Summary | None:
     """What a cell came to with the seeds of its column; None where it was not run."""
-    records = _records(experiment, column, row, store, scale)
+    records = records_of(experiment, column, row, store, scale)
     if not records:
         return None
-    alone = _records(experiment, column, Row("local", ""), store, scale) if row.method != "local" else {}
-    everybody = {seed: record["series"]["all"] for seed, record in records.items()}
-    first = records[min(records)]
-    delivered = row.series == "paper"  # the models of `all`, not those that come out of local training
+    alone = records_of(experiment, column, Row("local"), store, scale) if row.method != "local" else {}
+    costs = records[min(records)].content["costs"]
+    delivered = row.series == SERIES[""]  # the models that the run delivers, not those that come out of local training
     return Summary(
-        measured=Spread({seed: max(_known(record["series"][row.series])) for seed, record in records.items()}),
-        best=Spread({seed: max(_known(series)) for seed, series in everybody.items()}) if delivered else None,
-        last=Spread({seed: series[-1] for seed, series in everybody.items()}) if delivered else None,
-        gain=gain_over(records, alone) if delivered else None,
-        mib=_mean(record["bytes_down"] + record["bytes_up"] for record in records.values()) / MIB,
-        gflops=_mean(record["flops"] for record in records.values()) / GIGA,
-        seconds=first["seconds"],
-        jobs=first.get("jobs", 1),
-        machines=tuple(sorted({f"{record['hardware']}, {record['dtype']}" for record in records.values()})),
+        measured=Spread({seed: _best(record.series[row.series]) for seed, record in records.items()}),
+        best=Spread({seed: _best(record.curve) for seed, record in records.items()}) if delivered else None,
+        last=over_seeds(records.values()) if delivered else None,
+        gain=gain_over(records.values(), alone) if delivered else None,
+        mib=fmean(record.traffic for record in records.values()) / MIB,
+        gflops=fmean(record.content["costs"]["flops"] for record in records.values()) / GIGA,
+        seconds=costs["seconds"],
+        jobs=costs.get("jobs", 1),
+        machines=tuple(sorted({_machine(record) for record in records.values()})),
         records=records,
     )
+
+
+def _best(series: np.ndarray) -> float:
+    """The highest value that is known; nan where none is."""
+    return max(series[np.isfinite(series)].tolist(), default=math.nan)
+
+
+def _machine(record: Record) -> str:
+    made = record.content["made"]
+    return f"{made['hardware']}, torch {made['versions']['torch']}, {record.config.dtype}"
 
 
 def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> dict[Row, Summary]:
@@ -140,20 +74,12 @@ def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale)
     return {} if experiment.kind == "sweep" and len(known) < 2 else known
 
 
-def _records(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale) -> dict[int, Record]:
-    """By seed. Seeds that another experiment has run besides would make means incomparable."""
+def records_of(
+    experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper"
+) -> dict[int, Record]:
+    """The results of a cell by seed. Seeds that another experiment has run besides would make means incomparable."""
     found = store.all(experiment.config(column, row, scale))
-    return {seed: record for seed, record in found.items() if seed < column.seeds}
-
-
-def gain_over(records: Mapping[int, Record], alone: Mapping[int, Record]) -> Gain | None:
-    """The clients of all seeds that both were run with."""
-    common = [seed for seed in records if seed in alone]
-    if not common:
-        return None
-    gains = np.concatenate([np.subtract(records[seed]["clients"], alone[seed]["clients"]) for seed in common])
-    worst = np.sort(gains)[: max(1, len(gains) // 10)]
-    return Gain(float(gains.mean()), float(worst.mean()), 100 * float((gains < 0).mean()))
+    return {seed: record for seed, record in found.items() if seed in column.seeds}
 
 
 def leaders(cells: Mapping[Row, Summary]) -> set[str]:
@@ -176,7 +102,8 @@ class Standing:
     @property
     def tied(self) -> bool:
         """Whether seeds do not tell FedDWA and its rival apart."""
-        return _includes_zero(self.behind)
+        ends = interval(self.behind)
+        return ends is not None and ends.includes_zero
 
 
 def standing(cells: Mapping[Row, Summary]) -> Standing | None:
@@ -243,7 +170,14 @@ def why_not_run(column: Column) -> str:
 
 @functools.cache
 def _reasons() -> dict[str, dict[str, dict[str, str]]]:
-    return tomllib.loads(resources.files(__package__).joinpath("gaps.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("gaps.toml").read_text(encoding="utf-8"))
+
+
+def partner_series(records: Iterable[Record], row: Row) -> list[list[float]]:
+    """Of every record the share of partners inside a client's group by round, as the row has partners found."""
+    key = "partners_by_affinity" if row.by_affinity else "partners"
+    found = [record.content.get("in_group", {}).get(key) for record in records]
+    return [series for series in found if series is not None]
 
 
 def rounds_until(series: Iterable[float], level: float) -> int | None:
@@ -252,11 +186,3 @@ def rounds_until(series: Iterable[float], level: float) -> int | None:
     below = [number for number, value in enumerate(values, 1) if value < level]
     first = below[-1] + 1 if below else 1
     return first if first <= len(values) else None
-
-
-def _known(series: Iterable[float | None]) -> list[float]:
-    return [value for value in series if value is not None] or [float("nan")]
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)

@@ -6,7 +6,6 @@ original's 0.4; eps2 is 0.8 of the largest norm in the ten rounds from which on 
 never splits (median over these rounds). The tables' values are those of seed 0; a comparison measures on its own data.
 """
 
-import dataclasses
 from dataclasses import dataclass
 
 from feddwa.algorithms.clusterfl import LATE, ClusterFL, tolerance
@@ -14,7 +13,6 @@ from feddwa.build import make_engine
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
 from feddwa.federation import Federation
-from feddwa.paper import run
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,6 @@ class Norms:
     def eps2(self) -> float | None:
         """What the rule gives, to two digits; None where updates did not count."""
         return tolerance(self.largest, self.warmup)
-
-
-def column_norms(config: RunConfig) -> Norms:
-    """The norms that a column's tolerance is measured from: seed 0, the method's usual warm-up."""
-    division = tuple(entry for entry in config.param if entry.startswith(f"{config.partition}."))
-    config = dataclasses.replace(config, algorithm="clusterfl", seed=0, param=division).resolved()
-    return update_norms(config, run.task(config))
 
 
 def update_norms(config: RunConfig, task: Task) -> Norms:

@@ -17,8 +17,8 @@ from typing import Any
 from feddwa.algorithms import REGISTRY
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
-from feddwa.paper import run
-from feddwa.paper.store import Store
+from feddwa.results.store import Store
+from feddwa_reproduction import run
 
 Tell = Callable[[str], None]
 Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (what, rounds) -> who is shown the rounds
@@ -35,8 +35,9 @@ class Cell:
 
     name: str
     config: RunConfig
-    seeds: int  # wanted
+    seeds: tuple[int, ...]  # wanted
     missing: tuple[int, ...]  # those that are not there yet
+    keep_weights: bool = False  # whether results keep P of some rounds
     untuned: str = ""  # why it cannot be run: a hyper-parameter has to be measured first
 
     @property
@@ -187,11 +188,12 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
     }
     try:
         with watch(f"{_title(stack)} ({len(runs)} seeds)", stack[0].config.rounds or 0) as observe:
-            for config, outcome in run.run_stack(list(runs), run.task, store.work, observe):
-                path = store.save(config, run.record_of(config, outcome, schedule.jobs))
+            for config, work in run.run_stack(list(runs), run.task, store.work, observe):
+                found = run.publish(config, work, schedule.jobs, runs[config].keep_weights)
+                store.save(found)
                 progress.made += 1
-                accuracy = outcome.lines[-1]["before"]["all"]
-                tell(f"{runs[config].name}, seed {outcome.seed}: {accuracy:.2f} %, {path.name}")
+                accuracy = found["series"]["before.all"][-1]
+                tell(f"{runs[config].name}, seed {config.seed}: {accuracy:.2f} %, {found['cell']}")
     except (InputError, RuntimeError, OSError) as error:  # bad options, a GPU or a disk that is full
         progress.failed.append(f"{_title(stack)}: failed: {error}")
     return progress

@@ -1,8 +1,13 @@
 """`feddwa reproduce` as people type it."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+import feddwa
 from feddwa import cli
+from feddwa_reproduction import specs
 
 
 @pytest.fixture
@@ -24,6 +29,7 @@ def test_it_lists_what_there_is(call):
     names = [line.split()[0] for line in out.splitlines()]
     assert names[:2] == ["table1", "table2"]
     assert names[-2:] == ["clusterfl-norms", "docs"]
+    assert {"methods-cifar10", "equal-bytes", "breadth"} < set(names)
 
 
 def test_a_smoke_run_says_what_it_is_and_is_not_run_again(call, tmp_path):
@@ -35,7 +41,7 @@ def test_a_smoke_run_says_what_it_is_and_is_not_run_again(call, tmp_path):
     assert "Smoke scale" in out
     assert "wrote runs/figures/figure-similarity.svg" in out
     assert (tmp_path / "runs" / "figures" / "figure-similarity-maps.svg").exists()
-    assert len(list((tmp_path / "runs" / "smoke" / "digits").iterdir())) == 4
+    assert len((tmp_path / "runs" / "smoke" / "digits.jsonl").read_text().splitlines()) == 4
     assert not (tmp_path / "results").exists()
     assert "seed 0" not in call(*options)[1]
     assert "0 of 4 runs missing" in call(*options, "--dry-run")[1]
@@ -80,3 +86,40 @@ def test_without_any_data_it_says_where_to_get_them(call, tmp_path, monkeypatch)
     assert "cifar10: not at hand" in out
     assert "feddwa[hub]" in out
     assert "none of its data are at hand" in err
+
+
+def test_an_entry_beyond_the_paper_is_run_and_shown(call, tmp_path):
+    """Its seeds are its own, and --seeds takes the first of them."""
+    own = ("lead-digits-fresh", "--columns", "digits/groups", "--methods", "feddwa_plus", "fedrod", "local")
+    status, out, err = call(*own, "--seeds", "2", "--scale", "smoke")
+    assert (status, err) == (0, "")
+    seeds = [json.loads(line)["seed"] for line in (tmp_path / "runs/smoke/digits.jsonl").read_text().splitlines()]
+    assert sorted(seeds) == [40, 40, 40, 41, 41, 41]
+    assert "best other method" in out
+
+
+def test_the_tolerances_of_clusterfl_are_what_the_rule_gives(call):
+    status, out, _ = call("clusterfl-norms", "--columns", "digits/rotations", "--device", "cpu")
+    assert status == 0
+    (column,) = specs.experiment("methods-digits").select(["digits/rotations"]).columns
+    assert out.rstrip().endswith(column.tuned["clusterfl"][0])
+
+
+def test_the_application_is_found_by_its_name_and_the_library_does_not_need_it():
+    """Nothing in feddwa imports it but the command line, which is told its name."""
+    sources = Path(feddwa.__file__).parent.rglob("*.py")
+    naming = [path.relative_to(Path(feddwa.__file__).parent).as_posix() for path in sources
+              if "feddwa_reproduction" in path.read_text(encoding="utf-8")]  # fmt: skip
+    assert naming == ["cli/__init__.py"]
+
+
+def test_the_map_of_the_application_shows_every_module():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.partition("apps/reproduction/feddwa_reproduction/\n")[2].partition("```")[0]
+    folder = root / "apps" / "reproduction" / "feddwa_reproduction"
+    shown = {line.split()[0] for line in block.splitlines()}
+    assert {name for name in shown if name.endswith(".py")} == {path.name for path in folder.glob("*.py")} - {
+        "__init__.py"
+    }
+    assert all((folder / name).is_file() for name in shown)

@@ -12,12 +12,17 @@ from matplotlib.figure import Figure
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
-from feddwa.paper import costs, figures, page, reproduce, specs, summary
-from feddwa.paper.figures import draw
-from feddwa.paper.store import Store, settings
-from feddwa.paper.summary import Gain, Spread, difference, gaps, interval, leaders, rounds_until, summarise, tie
-from feddwa.paper.tables import MISSING, findings, tables_of
-from feddwa.paper.verdict import extent_table, headline, places_table, verdict
+from feddwa.results import checks, content
+from feddwa.results.compare import Spread, difference, interval, tie
+from feddwa.results.store import Store
+from feddwa_reproduction import costs, page, specs, summary
+from feddwa_reproduction.figures import draw, drawings
+from feddwa_reproduction.reproduce import reproduce
+from feddwa_reproduction.summary import gaps, leaders, rounds_until, summarise
+from feddwa_reproduction.table import MISSING
+from feddwa_reproduction.tables import _MAKERS, findings, tables_of
+from feddwa_reproduction.verdict import extent_table, headline, places_table, verdict
+from tests.reproduction.made import put
 
 ROOT = Path(__file__).parents[2]
 TABLE1 = specs.experiment("table1")
@@ -25,16 +30,11 @@ PATHOLOGICAL, PRACTICAL = TABLE1.select(["cifar10/pathological", "cifar10/practi
 ROWS = {row.name: row for row in TABLE1.rows}
 
 
-def put(store, experiment, column, row, seed, values, clients=(50.0, 60.0), **more):
-    """A result with the series `values`."""
-    config = experiment.config(column, row)
-    record = {
-        "seed": seed, "config": settings(config), "code": "feddwa 0", "hardware": "a machine",
-        "dtype": "float32", "seconds": 10.0,
-        "bytes_down": 2**20, "bytes_up": 2**21, "flops": 3e9, "clients": list(clients), **more,
-        "series": {"paper": list(values), "all": [0.0, *values], "after": [value + 1 for value in values]},
-    }  # fmt: skip
-    store.save(config, record)
+def published():
+    """(file, line) of every published result."""
+    for path in sorted((ROOT / "results").glob("*.jsonl")):
+        for line in checks.read_lines(path, whole=True):
+            yield path, line
 
 
 def test_spreads_and_ties():
@@ -79,7 +79,8 @@ def test_a_cell_in_numbers(tmp_path):
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [10, 80, 85], clients=[70, 75, 30])
     found = summarise(TABLE1, PATHOLOGICAL, ROWS["feddwa"], store)
     assert (found.measured.mean, found.best.mean, found.last.mean) == (91.5, 91.5, 90)
-    assert found.gain == Gain(pytest.approx(35 / 3), -5.0, pytest.approx(100 / 3))
+    assert (found.gain.mean, found.gain.worst_tenth) == (pytest.approx(35 / 3), -5.0)
+    assert found.gain.losers == pytest.approx(100 / 3)
     assert (found.mib, found.gflops, found.seconds) == (3.0, 3.0, 10.0)
     local = summarise(TABLE1, PATHOLOGICAL, ROWS["local"], store)
     assert local.gain is None
@@ -137,12 +138,14 @@ def test_seconds_are_those_of_the_first_seed(tmp_path):
     """And what shared the device with it: later ones may have been run beside anything."""
     store = Store(tmp_path)
     for seed in range(4):
-        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0], seconds=10.0 + seed, jobs=3 + seed)
+        put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0], costs={"seconds": 10.0 + seed, "jobs": 3 + seed})
         put(store, TABLE1, PATHOLOGICAL, ROWS["local"], seed, [90.0])
     [detail] = [table for table in tables_of(TABLE1, store) if table.title == PATHOLOGICAL.name]
     name, *_, seconds = detail.rows[-1]
     assert (name, seconds) == ("FedDWA", "10")
-    assert detail.note.endswith("Seeds 0 to 3; a machine, float32; seconds with 1 or 3 stacks of runs at once.")
+    assert detail.note.endswith(
+        "Seeds 0 to 3; a machine, torch 2, float32; seconds with 1 or 3 stacks of runs at once."
+    )
 
 
 def test_one_value_is_no_sweep(tmp_path):
@@ -237,7 +240,9 @@ def test_missing_cells_say_so(tmp_path):
 
 @pytest.mark.parametrize("name", ["curves", "guidance-choice"])
 def test_a_legend_stays_inside_its_figure(name):
-    figure = figures._curves(specs.experiment(name), Store(ROOT / "results"), "paper")[""]
+    (drawing,) = drawings(specs.experiment(name), Store(ROOT / "results"))
+    figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
+    drawing.paint(figure)
     figure.canvas.draw()
     legend, (width, height) = figure.legends[0].get_window_extent(), figure.canvas.get_width_height()
     assert 0 <= legend.x0 < legend.x1 <= width
@@ -262,22 +267,6 @@ def test_figures_come_out_the_same(name, smoke, tmp_path):
     assert all(len(path.read_bytes()) < 300_000 for path in first)
 
 
-def test_the_last_bit_of_a_coordinate_changes_no_figure(tmp_path):
-    """As it differs between processors, and Matplotlib makes names of it."""
-    written = []
-    for left in (0.1, np.nextafter(0.1, 1)):
-        figure = Figure()
-        for bottom in (0.1, 0.6):
-            figure.add_axes((left, bottom, 0.8, 0.3)).plot([1, 2], [3, 4], marker="o")
-        written.append(figures._save(figure, tmp_path / f"{left}.svg").read_text())
-    assert written[0] == written[1]
-    names = re.findall(r' id="(.*?)"', written[0])
-    assert len(names) == len(set(names))
-    used = set(re.findall(r'(?:url\(|href=")#(.*?)[)"]', written[0]))
-    assert used <= set(names)
-    assert sum(name.startswith("p") and name[1:].isdigit() for name in used) == 2  # a frame for each of the axes
-
-
 def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
     """From results of the paper's scale, of which some are there: twice, and from a copy in another place."""
     monkeypatch.setattr(costs, "communication", lambda dataset, method: costs.Traffic(4, 4, 8))
@@ -286,7 +275,7 @@ def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
     for seed in (0, 1):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0, 92.0 + seed])
     shutil.copytree(tmp_path / "results", copy)
-    pages = [page.write_page(source, tmp_path / place) for source, place in ((store, "a"), (Store(copy), "b"))]
+    pages = [page.write_pages(source, tmp_path / place) for source, place in ((store, "a"), (Store(copy), "b"))]
     assert [path.name for path in pages[0]] == ["reproduction.md", "guidance-choice.svg", "curves.svg"]
     first, again = ([path.read_bytes() for path in paths] for paths in pages)
     assert first == again
@@ -297,18 +286,16 @@ def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("method", "points"), [("feddwa", 1.5), ("fedavg", 2.5), ("local", 2.5)])
 def test_the_published_results_are_near_the_papers(column, method, points):
     found = summarise(TABLE1, column, ROWS[method], Store(ROOT / "results"))
-    assert len(found.records) == column.seeds
+    assert tuple(found.records) == column.seeds
     assert abs(found.measured.mean - TABLE1.number(column, ROWS[method])) < points
 
 
 def test_the_published_page_is_what_the_results_give(tmp_path):
     """Text and figures; every gap over two points has its sentence. `feddwa reproduce docs` mends it."""
-    written = page.write_page(Store(ROOT / "results"), tmp_path)
+    written = page.write_pages(Store(ROOT / "results"), tmp_path)
     assert (ROOT / "docs" / "reproduction.md").read_text() == written[0].read_text()
     assert {path.name for path in written[1:]} == {path.name for path in (ROOT / "docs" / "reproduction").glob("*")}
-    assert not [
-        gap for each in specs.experiments().values() for gap in gaps(each, Store(ROOT / "results")) if not gap.reason
-    ]
+    assert not [gap for each in specs.paper().values() for gap in gaps(each, Store(ROOT / "results")) if not gap.reason]
 
 
 def test_the_verdict_counts_what_was_run(tmp_path):
@@ -355,41 +342,61 @@ def test_the_readme_says_what_the_results_give():
 
 
 def test_a_marked_readme_beside_the_page_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "experiments", dict)
+    monkeypatch.setattr(page, "paper", dict)
+    monkeypatch.setattr(page, "tuned_text", str)
     readme = tmp_path / "README.md"
     for text in ("# Mine\n", "# Mine\n<!-- reproduction -->\nold\n<!-- end -->\nmore\n"):
         readme.write_text(text, encoding="utf-8")
-        page.write_page(Store(tmp_path), tmp_path / "docs")
+        page.write_pages(Store(tmp_path), tmp_path / "docs")
         new = page.wrapped(headline(verdict(Store(tmp_path))))
         assert readme.read_text(encoding="utf-8") == text.replace("old", new)
 
 
 def test_published_results_are_of_a_commit():
-    """Code with uncommitted changes cannot be found again."""
-    found = (ROOT / "results").glob("*/*.json")
-    assert not [path.name for path in found if json.loads(path.read_text())["code"].endswith("-dirty")]
+    """Code with uncommitted changes cannot be found again. Every line tells commit, machine and versions."""
+    for path, line in published():
+        made, where = line["made"], f"{path.name}: {line['cell']}, seed {line['seed']}"
+        assert re.fullmatch("[0-9a-f]{10}", made["commit"]), where
+        assert made["dirty"] is False, where
+        assert made["hardware"], where
+        assert {"feddwa", "torch"} <= made["versions"].keys(), where
 
 
 def test_published_results_follow_the_rules_that_hold_today():
-    """FedAMP mixes the last cohort's uploads, and few classes come in equal amounts: files of before are gone."""
-    for path in (ROOT / "results").glob("*/*.json"):
-        config = json.loads(path.read_text())["config"]
+    """FedAMP mixes the last cohort's uploads, and few classes come in equal amounts: results of before are gone."""
+    for _, line in published():
+        config = line["config"]
         if config["algorithm"] == "fedamp" and config["participation"] < 1:
-            assert "fedamp.neighbours=cohort" in config["param"], path.name
+            assert "fedamp.neighbours=cohort" in config["param"], line["cell"]
         if "pathological.variant=classes" in config["param"]:
-            assert "pathological.amounts=equal" in config["param"], path.name
+            assert "pathological.amounts=equal" in config["param"], line["cell"]
 
 
 def test_published_results_are_sound():
-    """Every file under results/ stands under the name of what was run, and is small."""
-    folder = ROOT / "results"
-    for path in folder.glob("*/*.json"):
-        record = json.loads(path.read_text())
-        config = RunConfig(**{**record["config"], "param": tuple(record["config"]["param"])})
-        assert Store(folder).path(config, record["seed"]) == path
-        numbers = sum(len(weights) ** 2 for weights in record.get("weights", {}).values())
-        # a round has three numbers of some six characters, a weight is a digit or two, a comma and a blank
-        assert path.stat().st_size < 5_500 + 25 * record["config"]["rounds"] + 4 * numbers
+    """Every line stands in the file of its dataset, sorted, under the name of what was run, once, and is small."""
+    keys = {}
+    for path, line in published():
+        keys.setdefault(path, []).append((line["cell"], line["seed"]))
+        options = {**line["config"], "param": tuple(line["config"]["param"])}
+        assert content.cell_name(RunConfig(**options)) == line["cell"]
+        assert path.stem == line["config"]["dataset"]
+        numbers = sum(len(weights) ** 2 for weights in line.get("weights", {}).values())
+        # a round has three numbers of some six characters, a weight is a digit or two and a comma
+        assert len(json.dumps(line)) < 5_500 + 25 * line["config"]["rounds"] + 5 * numbers, line["cell"]
+    assert sum(map(len, keys.values())) > 1_900
+    for own in keys.values():
+        assert own == sorted(set(own))
+
+
+def test_weights_are_published_where_a_figure_or_table_needs_them():
+    """And nowhere else: they would be most of the bytes."""
+    keeping = [each for each in specs.experiments().values() if each.keep_weights]
+    cells = {content.cell_name(each.config(column, row)) for each in keeping for column, row in each.cells()}
+    assert {line["cell"] for _, line in published() if "weights" in line} <= cells
+
+
+def test_every_kind_of_entry_has_its_tables():
+    assert set(_MAKERS) == set(specs.KINDS)
 
 
 def test_communication_is_the_papers():

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from feddwa.paper.specs import Column, Experiment, experiments
-from feddwa.paper.store import Store
-from feddwa.paper.summary import GAP, Standing, cells_of, interval, standing, why_not_run
-from feddwa.paper.tables import Table
+from feddwa.results.compare import interval
+from feddwa.results.store import Store
+from feddwa_reproduction.grid import Column, Experiment
+from feddwa_reproduction.specs import paper
+from feddwa_reproduction.summary import GAP, Standing, cells_of, standing, why_not_run
+from feddwa_reproduction.table import Table
 
 COMPARISONS = ("table1", "table2")  # the paper's tables that compare methods
 
@@ -26,7 +28,7 @@ class Verdict:
 
 def verdict(store: Store) -> Verdict:
     """Count over both tables; columns that are ours alone, or have another alpha, are left out."""
-    own = [(each, column) for each in map(experiments().__getitem__, COMPARISONS) for column in _printed(each)]
+    own = [(each, column) for each in map(paper().__getitem__, COMPARISONS) for column in _printed(each)]
     found = {column.name: cells_of(each, column, store, "paper") for each, column in own}
     places = {name: place for name, cells in found.items() if (place := standing(cells)) is not None}
     apart = [
@@ -39,7 +41,7 @@ def verdict(store: Store) -> Verdict:
         columns=len(own),
         places=places,
         missing={column.name: why_not_run(column) for _, column in own if not found[column.name]},
-        cells=sum(len(each.paper) for each in map(experiments().__getitem__, COMPARISONS)),
+        cells=sum(len(each.paper) for each in map(paper().__getitem__, COMPARISONS)),
         run=len(apart),
         near=sum(distance <= GAP for distance in apart),
         claimed=sum(_claims_first(each, column) for each, column in own),
@@ -103,7 +105,7 @@ def places_table(found: Verdict) -> Table:
 def extent_table(store: Store) -> Table:
     """A row per experiment that trains: how many of its columns and cells have results."""
     rows = []
-    for each in (own for own in experiments().values() if own.trains):
+    for each in (own for own in paper().values() if own.trains):
         found = [len(cells_of(each, column, store, "paper")) for column in each.columns]
         total = len(each.columns) * len(each.rows)
         rows.append((each.title, _share(found, len(each.columns)), f"{sum(found)} of {total}"))
