@@ -14,8 +14,8 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks examples docs
-	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src apps tests benchmarks examples docs
+	$(BIN)/ruff format --check src apps tests benchmarks examples docs
 	$(BIN)/mypy
 
 # Lines that only other processes run (kills, nodes) do not count, so the real share is a little higher.

@@ -1,6 +1,6 @@
 """FedDWA+'s weights, the page that reports on them, and clients that join later."""
 
-import argparse
+import dataclasses
 import hashlib
 import importlib
 import re
@@ -17,8 +17,11 @@ from feddwa.algorithms.cosine import similarity_weights
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.mixing import mix, mix_groups, parameter_groups
-from feddwa.paper.store import Store
-from feddwa.paper.store import settings as stored
+from feddwa.results.store import Store
+from feddwa_reproduction import grids, page, specs
+from feddwa_reproduction.figures import draw
+from feddwa_reproduction.tables import tables_of
+from tests.reproduction.made import put
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "0393322bde4974069d5dfb2a01767a991a9545af83b680c8f104f8b3d795a60e"  # of df3e3c6
@@ -71,91 +74,111 @@ def test_equal_weights_in_all_groups_are_one_mixture():
         torch.testing.assert_close(mixed[name], value)
 
 
+def filled(store, tmp_path):
+    """docs/beyond.md in another folder, with the tables of a store."""
+    (tmp_path / "beyond.md").write_text((ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"), encoding="utf-8")
+    return page._fill_beyond(store, tmp_path)
+
+
 def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results(tmp_path):
-    beyond = script("beyond_page")
-    page = tmp_path / "beyond.md"
+    """`feddwa reproduce docs` mends them."""
+    written, figure = filled(Store(ROOT / "results"), tmp_path)
+    assert written.read_text(encoding="utf-8") == (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
+    assert figure.name == "in-group-weight.svg"
+    assert figure.read_bytes() == (ROOT / "docs" / "beyond" / figure.name).read_bytes()
+
+
+def test_the_page_has_every_table():
     text = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
-    page.write_text(text, encoding="utf-8")
-    beyond.write_page(Store(ROOT / "results"), page)
-    assert page.read_text(encoding="utf-8") == text
-    assert (tmp_path / beyond.FIGURE).read_bytes() == (ROOT / "docs" / beyond.FIGURE).read_bytes()
+    assert set(re.findall(r"<!-- table: (\S+) -->", text)) == set(specs.beyond())
 
 
 def test_without_results_the_page_has_empty_tables(tmp_path):
-    page = tmp_path / "beyond.md"
-    page.write_text((ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"), encoding="utf-8")
-    script("beyond_page").write_page(Store(tmp_path / "nothing"), page)
-    assert "| FedRoD | - | - | - | - | - | - |" in page.read_text(encoding="utf-8")
+    (written,) = filled(Store(tmp_path / "nothing"), tmp_path)
+    assert "| FedRoD | - | - | - | - | - | - |" in written.read_text(encoding="utf-8")
 
 
-def put(store, setting, method, seed, values, **more):
-    """A result of digits with these accuracies round by round."""
-    config = script("beyond_cells").config_of("digits", setting, method)
-    series = {"all": list(values), "paper": list(values[:-1]), "after": [value + 5 for value in values[:-1]]}
-    cost = {"bytes_up": 1, "bytes_down": 1, "flops": 1}
-    store.save(config, {"seed": seed, "config": stored(config), "series": series, **cost, "clients": [50.0], **more})
+def test_a_table_that_nobody_knows_is_told(tmp_path):
+    (tmp_path / "beyond.md").write_text("<!-- table: nowhere -->\n\n<!-- end -->\n")
+    with pytest.raises(InputError, match=r"beyond.md: table: unknown name 'nowhere'; valid: methods-cifar10, "):
+        page._fill_beyond(Store(tmp_path), tmp_path)
 
 
-def test_a_cell_that_was_not_run_is_empty(tmp_path):
+def digits(name, setting="groups"):
+    """An entry with one column of digits."""
+    each = specs.experiment(name)
+    (column,) = [column for column in specs.experiment("methods-digits").columns if column.setting == setting]
+    return dataclasses.replace(each, columns=(column,)), column
+
+
+@pytest.mark.parametrize("name", ["methods-digits", "equal-bytes", "equal-flops"])
+def test_a_cell_that_was_not_run_is_empty(name, tmp_path):
     """FedAvg after its epoch is not FedAvg_FT: weighted by test samples, and one aggregation behind."""
-    page, store = script("beyond_page"), Store(tmp_path)
-    for setting in ("groups", "dirichlet"):
-        put(store, setting, "fedavg", 0, [10.0, 20.0, 30.0])
-        put(store, setting, "feddwa_plus", 0, [10.0, 20.0, 31.0])
-    for made in (page._table, page._equal_bytes, page._equal_flops):
-        table = made(store, "digits", [0])
-        assert "FedAvg_FT | -" in table or "FedAvg_FT" not in table
-        assert "35" not in table
-        assert "25" not in table
+    (each, column), store = digits(name), Store(tmp_path)
+    put(store, each, column, "fedavg", 0, [20.0, 30.0])
+    put(store, each, column, "feddwa_plus", 0, [20.0, 31.0])
+    (table,) = tables_of(each, store)
+    cells = dict(table.rows)
+    assert cells.get("FedAvg_FT", "-") == "-"
+    assert cells["FedAvg"] == ("30.0 (one seed)" if name == "methods-digits" else "30.0, 2")
 
 
 def test_leads_come_with_paired_intervals(tmp_path):
-    store = Store(tmp_path)
+    (each, column), store = digits("lead-digits"), Store(tmp_path)
     for seed, (ours, rival) in enumerate([(90.0, 89.0), (91.0, 89.5), (92.0, 91.5)]):
-        put(store, "groups", "feddwa_plus", seed, [0.0, ours])
-        put(store, "groups", "fedrod", seed, [0.0, rival])
-        put(store, "groups", "local", seed, [0.0, ours - 5 - seed / 10])
-    *_, row = script("beyond_page")._paired(store, "digits", [0, 1, 2, 3]).splitlines()
+        put(store, each, column, "feddwa_plus", seed, [ours])
+        put(store, each, column, "fedrod", seed, [rival])
+        put(store, each, column, "local", seed, [ours - 5 - seed / 10])
+    (table,) = tables_of(each, store)
     lead = "+1.00 (-0.24 to +2.24)"  # 1.0, 1.5 and 0.5: a standard deviation of 0.5, times 4.303 / sqrt(3)
-    assert row == f"| groups | 1 of 3 | FedRoD | {lead} | - | **+5.10 (+4.85 to +5.35)** | 3 |"
+    assert table.rows == [("groups", "1 of 3", "FedRoD", lead, "-", "+5.10 (+4.85 to +5.35)*", "3")]
+    assert table.header[4:6] == ("less FedDWA", "less Local")
+
+
+def test_rows_less_the_first_one(tmp_path):
+    (each, column), store = digits("frozen-digits-less"), Store(tmp_path)
+    for seed, (whole, frozen) in enumerate([(90.0, 89.0), (91.0, 90.0), (92.0, 91.0)]):
+        put(store, each, column, "feddwa_plus", seed, [whole])
+        put(store, each, column, "feddwa_plus freeze=1", seed, [frozen])
+    (table,) = tables_of(each, store)
+    assert table.header == ("less FedDWA+", "groups")
+    assert table.rows == [("FedDWA+, weights of round 1 in all rounds", "-1.00 (-1.00 to -1.00)*")]
+
+
+def test_gains_over_local_stand_below_the_accuracies(tmp_path):
+    (each, column), store = digits("methods-digits"), Store(tmp_path)
+    put(store, each, column, "feddwa_plus", 0, [60.0], clients=[70.0, 50.0])
+    put(store, each, column, "local", 0, [55.0], clients=[50.0, 60.0])
+    (table,) = tables_of(each, store)
+    assert table.rows[-1] == ("FedDWA+ over Local: mean client / worst tenth", "+5.0 / -10.0")
 
 
 def test_the_weight_inside_groups_is_told_by_round(tmp_path):
-    store, page = Store(tmp_path), script("beyond_page")
-    put(store, "groups", "feddwa_plus", 0, [0.0], mass=[0.9, 0.8, 0.7, 0.6, 0.5])
-    put(store, "groups", "feddwa_plus", 1, [0.0], mass=[0.7, 0.8, 0.7, 0.6, 0.3])
-    *_, row = page._inside(store, "feddwa_plus", [0, 1]).splitlines()
-    assert row.startswith("| digits, groups | 0.80 | 0.80 | 0.40 | |")
-    page.draw_inside(store, tmp_path / "one.svg", [0, 1])
-    page.draw_inside(store, tmp_path / "two.svg", [0, 1])
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    (each, column), store = digits("in-group-weight"), Store(tmp_path)
+    for seed, shares in enumerate(([0.9, 0.8, 0.7, 0.6, 0.5], [0.7, 0.8, 0.7, 0.6, 0.3])):
+        inside = {"weight": shares, "partners": shares}
+        put(store, each, column, "feddwa_plus", seed, [50.0] * 5, in_group=inside)
+    (table,) = tables_of(each, store)
+    assert table.rows == [("digits, groups", "0.80", "0.80", "0.40", "", "", "", "")]
+    one, two = (draw(each, store, tmp_path / place)[0] for place in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(2 / 3, 66), (0.5, 50), (0.99999, 100), (0.99, 99), (1e12, 100)])
-def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds):
-    records = {seed: {"series": {"all": [seed + number for number in range(101)]}} for seed in (0, 1)}
-    assert script("beyond_page")._within(records, share) == f"{rounds + 0.5:.1f}, {rounds}"
+def test_equal_cost_ends_a_curve_at_the_last_round_within_it(share, rounds, tmp_path):
+    (each, column), store = digits("equal-flops"), Store(tmp_path)
+    for seed in (0, 1):
+        values = [(number + seed) / 2 for number in range(1, 101)]
+        put(store, each, column, "fedavg", seed, [1.0] * 100, costs={"flops": 1e15})
+        put(store, each, column, "feddwa", seed, values, costs={"flops": 1e15 / share})
+    (table,) = tables_of(each, store)
+    assert dict(table.rows)["FedDWA"] == f"{(rounds + 0.5) / 2:.1f}, {rounds}"
 
 
-def test_what_stands_behind_a_method_is_its_own_or_the_runs():
-    beyond = script("beyond_cells")
-    config = beyond.config_of("cifar10", "groups", "feddwa clients=100 participation=0.5 rounds=7 top_k=20")
-    assert (config.clients, config.participation, config.rounds) == (100, 0.5, 7)
-    assert "feddwa.top_k=20" in config.param
-    tuned = beyond.config_of("cifar10", "groups", "clusterfl batchnorm=mean")
-    assert (tuned.batchnorm, "clusterfl.eps2=0.72" in tuned.param) == ("mean", True)
-    with pytest.raises(InputError, match="'top_k' behind feddwa is not of the form KEY=VALUE"):
-        beyond.config_of("cifar10", "groups", "feddwa top_k")
-    for name in beyond.ABLATIONS:
-        for chosen in beyond.cells(argparse.Namespace(ablations=[name], settings=[])):
-            chosen.make_algorithm()
-
-
-def test_the_tolerances_of_clusterfl_are_what_the_rule_gives(capsys):
-    beyond = script("beyond")
-    here = {"data_dir": None, "device": "cpu", "dtype": "float32"}
-    beyond.print_tolerances(argparse.Namespace(dataset=["digits"], settings=["rotations"], **here))
-    assert capsys.readouterr().out == f"digits rotations: eps2={script('beyond_cells').EPS2['digits']['rotations']}\n"
+def test_columns_of_several_datasets_are_named_by_both(tmp_path):
+    names = grids._names(specs.experiment("in-group-weight").columns)
+    assert names[0] == "digits, groups"
+    assert names[-2:] == ["CIFAR-10, groups, N = 100", "Tiny-ImageNet, groups"]
 
 
 def test_a_newcomer_gets_the_models_of_those_it_resembles():

@@ -9,6 +9,7 @@ A whole number is bounded above by its type: `Annotated[int, AtMost(...)]`, `Rep
 
 import contextlib
 import dataclasses
+import functools
 import numbers
 import re
 import types
@@ -52,6 +53,12 @@ Repeats = Annotated[int, AtMost(10_000)]  # how often work is done within a roun
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
     """Name -> (type with its marks, default) of every hyper-parameter of a dataclass."""
+    return _fields_of(cls)
+
+
+@functools.cache
+def _fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
+    """The same, looked at once a class: that takes a third of a millisecond, and a table asks thousands of times."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls) if f.init}
 

@@ -19,7 +19,7 @@ class Command:
     """
 
     name: str
-    module: str
+    module: str  # of this package, or a whole path: an application that is installed with the package
     summary: str
     example: str
     more: tuple[str, ...] = ()  # examples for its own help
@@ -27,7 +27,7 @@ class Command:
     @property
     def function(self) -> Callable[[Any], int]:
         """What it does: options -> exit status."""
-        home = import_module(f"feddwa.cli.{self.module}")
+        home = import_module(self.module if "." in self.module else f"feddwa.cli.{self.module}")
         found: Callable[[Any], int] = getattr(home, f"{self.name}_command")
         return found
 
@@ -61,7 +61,9 @@ _COMMANDS = (
     Command("figure", "report", "a figure for a paper", "curves runs/DIR -o curves.pdf"),
     Command("leaderboard", "leaderboard", "methods at equal cost", "runs/DIR -o figures"),
     Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
-    Command("reproduce", "reproduce", "a table of the paper", "table1 --columns cifar10/pathological"),
+    Command(
+        "reproduce", "feddwa_reproduction.command", "a table of the paper", "table1 --columns cifar10/pathological"
+    ),
     Command("new", "new", "begin your own algorithm", "algorithm Ditto --out methods"),
     Command("completion", "completion", "the shell completes names", "bash"),
 )

@@ -28,9 +28,9 @@ class FigureConfig:
     kind: Annotated[Kind, Option(positional=True)]
     """Which figure."""
     runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
-    """Run directories, or directories with runs inside."""
+    """Run directories, directories with runs inside, or JSONL files of published results."""
     out: Annotated[str | None, Option(metavar="FILE", short="-o")] = None
-    """File to write (.png, .svg or .pdf); default: the figure's name and .png."""
+    """File to write (.png, .svg or .pdf) [the figure's name and .png]; several settings: one file each."""
 
 
 def report_command(config: ReportConfig) -> int:
@@ -43,9 +43,7 @@ def report_command(config: ReportConfig) -> int:
     _check_runs(config.runs)
     settings = by_setting(read(config.runs))
     for name, records in settings.items():
-        out = Path(config.out)
-        if len(settings) > 1:
-            out = out.with_name(f"{out.stem}-{re.sub('[^a-z0-9.]+', '-', name.lower())}{out.suffix}")
+        out = _file(Path(config.out), name if len(settings) > 1 else "")
         size, runs = write_report(records, out), f"{len(records)} run{'s' * (len(records) > 1)}"
         print(f"wrote {out} ({human_bytes(size)}, {runs}); open it in a browser")
     return 0
@@ -54,19 +52,26 @@ def report_command(config: ReportConfig) -> int:
 def figure_command(config: FigureConfig) -> int:
     """`feddwa figure`."""
     from feddwa.report.figures import FIGURES, SUFFIXES
-    from feddwa.results.methods import by_method
+    from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read
 
     out = Path(config.out or f"{config.kind}.png")
     require(out.suffix.lower() in SUFFIXES, "-o", str(out), f"a file name that ends in {', '.join(SUFFIXES)}")
     _check_runs(config.runs)
-    methods = by_method(read(config.runs))
-    try:
-        FIGURES[config.kind](methods, out)
-    except OSError as error:
-        raise InputError(f"-o {out}: cannot write there: {error.strerror}") from None
-    print(f"wrote {out}")
+    settings = by_setting(read(config.runs))
+    for name, records in settings.items():
+        own = _file(out, name if len(settings) > 1 else "")
+        try:
+            FIGURES[config.kind](by_method(records), own)
+        except OSError as error:
+            raise InputError(f"-o {own}: cannot write there: {error.strerror}") from None
+        print(f"wrote {own}")
     return 0
+
+
+def _file(out: Path, setting: str) -> Path:
+    """Where the page or figure of a setting goes: with several settings, the setting is in its name."""
+    return out.with_name(f"{out.stem}-{re.sub('[^a-z0-9.]+', '-', setting.lower())}{out.suffix}") if setting else out
 
 
 def _check_runs(runs: tuple[str, ...]) -> None:

@@ -127,7 +127,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
 
 def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
     """ClusterFL's eps2 by our rule, as a --param, where it is compared and has none: its default fits no other task."""
-    from feddwa.paper.calibrate import update_norms
+    from feddwa.calibrate import update_norms
 
     given = {entry.partition("=")[0].removeprefix("clusterfl.") for entry in config.param}
     own = configs.get("clusterfl")

@@ -33,7 +33,9 @@ def _figure(path: str | Path, width: float, height: float) -> AbstractContextMan
 
 def curves(methods: Sequence[Method], path: str | Path) -> None:
     """Accuracy over the rounds; the band is from the lowest to the highest seed."""
-    with _figure(path, 4.6, 2.7) as figure:
+    longest = max(len(method.name) for method in methods)
+    width, height = 4.6 + 0.06 * max(0, longest - 24), max(2.7, 0.3 + 0.16 * len(methods))  # the legend beside it fits
+    with _figure(path, width, height) as figure:
         axis = figure.subplots()
         for place, (style, method) in enumerate(zip(styles_of(methods), methods, strict=True)):
             rounds = np.arange(len(method.curve))

@@ -55,7 +55,8 @@ def cell_name(config: RunConfig) -> str:
     that changes nothing, leaves the names of results as they are.
     """
     values, usual = settings(config), dataclasses.asdict(RunConfig())
-    values["param"] = [entry for entry in values["param"] if entry not in _defaults(config)]
+    defaults = _defaults(config)
+    values["param"] = [entry for entry in values["param"] if entry not in defaults]
     told = {key: value for key, value in values.items() if key in _IN_NAMES or value != usual[key]}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
     dataset, partition, algorithm = (label(values[key]) for key in ("dataset", "partition", "algorithm"))

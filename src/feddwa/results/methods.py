@@ -1,6 +1,6 @@
 """Runs grouped: by setting, and within a setting by method."""
 
-import dataclasses
+import functools
 import itertools
 import warnings
 from collections import Counter
@@ -91,10 +91,16 @@ def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
 
 def setting_name(config: RunConfig) -> str:
     """ "digits, dirichlet alpha=0.1, 20 clients": options of the partition where they are not the dataset's usual."""
-    given = dataclasses.replace(config, param=()).resolved()
-    options = [entry.partition(".")[2] for entry in _division(config) if entry not in given.param]
+    usual = _usual(config.dataset, config.partition)
+    options = [entry.partition(".")[2] for entry in _division(config) if entry not in usual]
     partition = " ".join([label(config.partition or ""), *options])
     return f"{Path(label(config.dataset)).name}, {partition}, {config.clients} clients"
+
+
+@functools.lru_cache(maxsize=256)
+def _usual(dataset: str, partition: str | None) -> tuple[str, ...]:
+    """The options, the partition's among them, of a run that gives none."""
+    return RunConfig(dataset=dataset, partition=partition).resolved().param
 
 
 def _division(config: RunConfig) -> list[str]:

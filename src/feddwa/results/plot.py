@@ -52,7 +52,9 @@ def saved_figure(path: str | Path, width: float, height: float, **options: Any) 
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         with replacing(path) as part:
-            figure.savefig(part, dpi=300, format=kind, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(
+                part, dpi=300, format=kind, metadata={"Date": None, "Creator": None} if kind == "svg" else None
+            )
             if kind == "svg":
                 part.write_text(_numbered(part.read_text(encoding="utf-8")), encoding="utf-8")
 

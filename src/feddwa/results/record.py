@@ -4,6 +4,7 @@ What is damaged is named in one line.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from feddwa.config import RunConfig, from_toml
 from feddwa.data.describe import Description
 from feddwa.errors import InputError
+from feddwa.params import fields_of, typed
 from feddwa.results import checks, findings, runs, weights
 from feddwa.results.content import Content, expand
 from feddwa.results.findings import Finding
@@ -104,13 +106,20 @@ class Record:
 
     def spent(self, cost: str) -> np.ndarray:
         """(R,) what all clients together had spent when each line was measured: "bytes", "flops" or "seconds"."""
-        parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
-        rounds = [line for line in self.lines if "participants" in line]
-        if cost == "seconds":
-            each = [sum(line["seconds"].values()) / self.lockstep for line in rounds]
-        else:
-            each = [sum(line[part] for part in parts) * line["participants"] for line in rounds]
-        return np.array([0.0, *np.cumsum(each)], dtype=float)[: len(self.lines)]
+        if cost not in self._spent:
+            parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
+            rounds = [line for line in self.lines if "participants" in line]
+            if cost == "seconds":
+                each = np.array([sum(line["seconds"].values()) for line in rounds]) / self.lockstep
+            else:
+                each = np.array([sum(line[part] for part in parts) * line["participants"] for line in rounds])
+            self._spent[cost] = np.array([0.0, *np.cumsum(each)], dtype=float)[: len(self.lines)]
+        return self._spent[cost]
+
+    @cached_property
+    def _spent(self) -> dict[str, np.ndarray]:
+        """What `spent` has found: tables ask for it again and again."""
+        return {}
 
     @property
     def traffic(self) -> float:
@@ -174,10 +183,17 @@ def _from_json(path: Path, content: Content) -> RunConfig:
     """The configuration of a record."""
     known = {name: value for name, value in content["config"].items() if name in RunConfig.__dataclass_fields__}
     try:
-        param = tuple(known.pop("param", ()))
-        return RunConfig(**{**known, "param": param, "seed": content["seed"]}).resolved()
+        seed = typed("seed", content["seed"], fields_of(RunConfig)["seed"][0])
+        given = RunConfig(**{**known, "param": tuple(known.get("param", ())), "seed": 0})
+        return dataclasses.replace(_resolved(given), seed=seed)
     except (InputError, TypeError) as error:
         raise checks.damaged(path, f"{content['cell']}, seed {content['seed']}: {error}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolved(config: RunConfig) -> RunConfig:
+    """The same for all seeds of a cell: a file has thousands of lines, and each takes some milliseconds."""
+    return config.resolved()
 
 
 def read_run(path: Path) -> Record:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from feddwa.config import RunConfig
 from feddwa.plugins import label
@@ -29,13 +30,15 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._contents: dict[str, dict[Key, Content]] = {}  # by dataset
-        self._records: dict[tuple[str, int], Record] = {}
+        self._records: dict[Key, Record] = {}
+        self._known: dict[RunConfig, tuple[str, dict[str, Any]]] = {}  # cell and settings, which take a while to make
 
     def find(self, config: RunConfig, seed: int) -> Record | None:
         """The result of a cell and a seed, if it is there and made with these very settings."""
-        dataset, key = label(config.dataset), (content.cell_name(config), seed)
+        (cell, settings), dataset = self._identity(config), label(config.dataset)
+        key = (cell, seed)
         found = self._of(dataset).get(key)
-        if found is None or not content.agrees(found["config"], content.settings(config)):
+        if found is None or not content.agrees(found["config"], settings):
             return None
         if key not in self._records:
             self._records[key] = from_content(self.file(dataset), found)
@@ -43,7 +46,7 @@ class Store:
 
     def all(self, config: RunConfig) -> dict[int, Record]:
         """The results of a cell by seed, whatever seeds there are."""
-        cell = content.cell_name(config)
+        cell, _ = self._identity(config)
         seeds = sorted(seed for name, seed in self._of(label(config.dataset)) if name == cell)
         found = {seed: self.find(config, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
@@ -54,7 +57,7 @@ class Store:
 
     def work(self, config: RunConfig) -> Path:
         """The run directory of a run that is not finished."""
-        return self._work / f"{content.cell_name(config)}-s{config.seed}"
+        return self._work / f"{self._identity(config)[0]}-s{config.seed}"
 
     def save(self, found: Content) -> Path:
         """Write a result beside the files, whole or not at all; `merge` puts it into its file."""
@@ -85,6 +88,12 @@ class Store:
     def file(self, dataset: str) -> Path:
         """The file of a dataset."""
         return self.folder / f"{dataset}{PUBLISHED}"
+
+    def _identity(self, config: RunConfig) -> tuple[str, dict[str, Any]]:
+        """The name of its cell, and its settings."""
+        if config not in self._known:
+            self._known[config] = content.cell_name(config), content.settings(config)
+        return self._known[config]
 
     @property
     def _work(self) -> Path:

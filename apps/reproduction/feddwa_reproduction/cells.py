@@ -1,0 +1,199 @@
+"""Run cells: those of one kind as one stack of rows, stacks one after another or several at once."""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from feddwa.config import RunConfig
+from feddwa.errors import InputError
+from feddwa.plugins import ALGORITHMS
+from feddwa.results.store import Store
+from feddwa_reproduction import run
+
+Tell = Callable[[str], None]
+Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (what, rounds) -> who is shown the rounds
+
+
+def unwatched(what: str, rounds: int) -> AbstractContextManager[run.Observer]:
+    """Nobody is shown anything."""
+    return nullcontext(lambda line: None)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a plan."""
+
+    name: str
+    config: RunConfig
+    seeds: tuple[int, ...]  # wanted
+    missing: tuple[int, ...]  # those that are not there yet
+    keep_weights: bool = False  # whether results keep P of some rounds
+    untuned: str = ""  # why it cannot be run: a hyper-parameter has to be measured first
+
+    @property
+    def kind(self) -> RunConfig:
+        """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
+        stackable = ALGORITHMS.find(self.config.algorithm).stackable
+        own = (entry for entry in self.config.param if _parameter(entry) not in stackable)
+        return dataclasses.replace(self.config, param=tuple(own))
+
+
+def _parameter(entry: str) -> str:
+    """Its name, of NAME.KEY=VALUE."""
+    return entry.partition("=")[0].rpartition(".")[2]
+
+
+@dataclass
+class Progress:
+    """What became of a plan, in cells times seeds."""
+
+    found: int = 0  # were there already
+    made: int = 0
+    left: int = 0  # no time for them
+    failed: list[str] = field(default_factory=list)  # and why
+    without_data: list[str] = field(default_factory=list)  # columns, and why
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How cells are run, wherever that is."""
+
+    results: Path
+    here: Mapping[str, Any]  # data_dir, device, dtype
+    jobs: int = 1  # stacks at once, each in a process of its own
+    deadline: float | None = None  # in time.time(), which processes share; no stack is begun after it
+
+    def late(self) -> bool:
+        """Whether time is up."""
+        return self.deadline is not None and time.time() > self.deadline
+
+
+def run_cells(cells: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch = unwatched) -> Progress:
+    """Run what each cell lacks; a cell that fails does not stop the others."""
+    stacks, progress = _stacks(cells), Progress()
+    for stack, done in (_at_once if schedule.jobs > 1 else _one_by_one)(stacks, schedule, tell, watch):
+        progress.made += done.made
+        progress.left += sum(len(cell.missing) for cell in stack) - done.made
+        progress.failed += done.failed
+        for failure in done.failed:
+            tell(failure)
+    return progress
+
+
+def _stacks(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells that lack something, those of one kind together, in the order of the first of each kind."""
+    stacks: dict[RunConfig, list[Cell]] = {}
+    for cell in cells:
+        if cell.missing:
+            stacks.setdefault(cell.kind, []).append(cell)
+    return list(stacks.values())
+
+
+def _title(stack: Sequence[Cell]) -> str:
+    return stack[0].name + (f" and {len(stack) - 1} more" if len(stack) > 1 else "")
+
+
+def _one_by_one(
+    stacks: Sequence[Sequence[Cell]], schedule: Schedule, tell: Tell, watch: Watch
+) -> Iterator[tuple[Sequence[Cell], Progress]]:
+    for stack in stacks:
+        yield stack, _run(stack, schedule, tell, watch)
+
+
+def _at_once(
+    stacks: Sequence[Sequence[Cell]], schedule: Schedule, tell: Tell, watch: Watch
+) -> Iterator[tuple[Sequence[Cell], Progress]]:
+    """While one stack is loaded, tested or saved, another trains: a device is not left waiting."""
+    waiting, busy, idle = deque(stacks), dict[Connection, Sequence[Cell]](), list[Connection]()
+    with ExitStack() as workers:
+        while waiting or busy:
+            while waiting and len(busy) < schedule.jobs:
+                worker = idle.pop() if idle else workers.enter_context(_worker(schedule))
+                busy[worker] = waiting.popleft()
+                with suppress(BrokenPipeError):  # it has died, which is noticed next
+                    worker.send(busy[worker])
+            for worker in _heard(busy):
+                message = _message(worker)
+                if isinstance(message, str):
+                    tell(message)
+                    continue
+                stack = busy.pop(worker)
+                idle += [worker] if message else []
+                with watch(_title(stack), stack[0].config.rounds or 0):
+                    yield stack, message or Progress(failed=[f"{_title(stack)}: failed: its process has died"])
+
+
+def _heard(links: Iterable[Connection]) -> list[Connection]:
+    """Those with a message, or whose process has died; waits for one."""
+    return [link for link in wait(list(links)) if isinstance(link, Connection)]
+
+
+def _message(link: Connection) -> str | Progress | None:
+    """A line to tell, what became of a stack, or None: the process has died."""
+    try:
+        message: str | Progress = link.recv()
+    except (EOFError, ConnectionResetError):
+        return None
+    return message
+
+
+@contextmanager
+def _worker(schedule: Schedule) -> Iterator[Connection]:
+    """The link to a process that runs stacks: a fresh one, as a CUDA context survives no fork."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(target=_serve, args=(its, schedule), daemon=True)
+    process.start()
+    its.close()  # so that ours ends when the process does
+    try:
+        yield ours
+    finally:
+        process.terminate()  # what it was at continues from its last checkpoint
+        process.join()
+        ours.close()
+
+
+def _serve(link: Connection, schedule: Schedule) -> None:
+    """Stacks in; out come the lines that would have been told, and what became of each stack."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this process ends it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        link.send(_run(link.recv(), schedule, link.send, unwatched))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) -> Progress:
+    """Cells of one kind, all their missing seeds."""
+    progress, store = Progress(), Store(schedule.results)
+    if schedule.late():
+        return progress
+    runs = {
+        dataclasses.replace(cell.config, **schedule.here, seed=seed): cell for cell in stack for seed in cell.missing
+    }
+    try:
+        with watch(f"{_title(stack)} ({len(runs)} seeds)", stack[0].config.rounds or 0) as observe:
+            for config, work in run.run_stack(list(runs), run.task, store.work, observe):
+                found = run.publish(config, work, schedule.jobs, runs[config].keep_weights)
+                store.save(found)
+                progress.made += 1
+                accuracy = found["series"]["before.all"][-1]
+                tell(f"{runs[config].name}, seed {config.seed}: {accuracy:.2f} %, {found['cell']}")
+    except (InputError, RuntimeError, OSError) as error:  # bad options, a GPU or a disk that is full
+        progress.failed.append(f"{_title(stack)}: failed: {error}")
+    return progress

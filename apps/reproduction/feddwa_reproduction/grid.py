@@ -1,0 +1,209 @@
+"""A table or figure as a grid of runs.
+
+Its columns are data ("cifar10/pathological"), its rows are methods with hyper-parameters and options of a run ("feddwa
+top_k=3", "fedrod clients=100"). Where they meet is a cell, one configuration that is run with several seeds.
+Experiments share cells.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from feddwa.config import WHERE_AND_HOW, RunConfig
+from feddwa.errors import require, unknown
+from feddwa.params import fields_of, parse
+from feddwa.plugins import ALGORITHMS, label
+
+Scale = Literal["paper", "smoke"]
+
+COMPUTED = ("communication", "flops", "toy")  # kinds of entries that are computed in seconds, without a run
+DATASET_ORDER = ("cifar10", "tiny-imagenet-32", "emnist-letters", "emnist", "cifar100", "cinic10")  # of running
+FIRST = ("feddwa_plus", "feddwa", "local", "fedavg", "fedavg_ft")  # run first: they answer the main questions
+SMOKE_ROUNDS, SMOKE_CLIENTS = 2, 8
+SERIES = {"": "before.participants_weighted", "@after": "after.participants_weighted"}  # what of a row is measured
+_NO_OPTIONS = {*WHERE_AND_HOW, "algorithm", "dataset", "partition", "param", "seed", "dtype"}
+OPTIONS = {name: kind for name, (kind, _) in fields_of(RunConfig).items() if name not in _NO_OPTIONS}  # of a row
+
+
+@dataclass(frozen=True)
+class Column:
+    """Data and who has them."""
+
+    name: str  # "dataset/setting"
+    options: Mapping[str, Any] = field(hash=False)  # of RunConfig
+    text: str = ""
+    label: str = ""  # of the setting
+    title: str = ""  # of the dataset
+    numbers: str = ""  # the column of the paper whose numbers stand beside ours
+    seeds: tuple[int, ...] = (0, 1, 2)  # of every cell
+    tuned: Mapping[str, Sequence[str]] = field(
+        default_factory=dict, hash=False
+    )  # method -> hyper-parameters set for it
+
+    @property
+    def dataset(self) -> str:
+        """The dataset of the paper's scale."""
+        return self.name.partition("/")[0]
+
+    @property
+    def setting(self) -> str:
+        """Who has what."""
+        return self.name.partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with hyper-parameters and options, and what of it is measured."""
+
+    name: str  # "method key=value ... @series"
+    label: str = ""
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return self.name.split()[0]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """KEY=VALUE of everything that is not a default."""
+        return tuple(word for word in self.name.split()[1:] if not word.startswith("@"))
+
+    @property
+    def series(self) -> str:
+        """Which series of a result is measured: the paper's, or that after local training."""
+        return SERIES["@after" if self.name.endswith("@after") else ""]
+
+    @property
+    def by_affinity(self) -> bool:
+        """Whether partners are those of largest learned affinity, instead of largest weight."""
+        return self.name.endswith("@affinity")
+
+    def split(self) -> tuple[dict[str, Any], list[str]]:
+        """(options of the run, hyper-parameters of the method as KEY=VALUE)."""
+        own = fields_of(ALGORITHMS.find(self.method))
+        pairs = [value.split("=", 1) for value in self.values]
+        options = {key: parse(value, OPTIONS[key]) for key, value in pairs if key in OPTIONS and key not in own}
+        return options, [f"{key}={value}" for key, value in pairs if key not in options]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure."""
+
+    name: str
+    title: str
+    kind: str = "table"
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Row, ...] = ()
+    rounds: int | None = None  # None: the dataset's usual number
+    axis: str = ""  # of a sweep: what the rows vary
+    keep_weights: bool = False  # whether results keep P of some rounds, where all clients take part
+    gains: bool = False  # whether the first row's gain over Local stands below the accuracies
+    beside: tuple[str, ...] = ()  # of paired differences: rows that the first one is compared with, besides the best
+    budget: str = ""  # of equal cost: the row whose total cost is the budget
+    paper: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the paper's number
+    claims: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """Whether it consists of runs; the others are computed in seconds."""
+        return self.kind not in COMPUTED
+
+    def number(self, column: Column, row: Row) -> float | None:
+        """The paper's number for a cell, where it prints one."""
+        return self.paper.get((column.numbers, row.name))
+
+    def config(self, column: Column, row: Row, scale: Scale = "paper") -> RunConfig:
+        """The run of a cell, seed and machine left open."""
+        own, values = row.split()
+        options = {"rounds": self.rounds, **column.options, **own, "algorithm": row.method}
+        division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
+        entries = (*column.tuned.get(row.method, ()), *values)
+        options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in entries))
+        config = RunConfig(**options)
+        return _small(config) if scale == "smoke" else config
+
+    def untuned(self, column: Column, row: Row) -> str:
+        """What has to be measured before a cell can be run, and how; nothing where all is known.
+
+        ClusterFL's default eps2 is the original's, for another network: with it the method is FedAvg.
+        """
+        known = (*column.tuned.get(row.method, ()), *row.values)
+        if row.method != "clusterfl" or any(entry.startswith("eps2=") for entry in known):
+            return ""
+        return (
+            f"{column.name} has no eps2 for ClusterFL; measure it by `feddwa reproduce clusterfl-norms --columns "
+            f"{column.name}` and write it under [tuned] in the table's TOML file"
+        )
+
+    def select(
+        self,
+        columns: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        seeds: int | None = None,
+        scale: Scale = "paper",
+    ) -> "Experiment":
+        """The part with these columns and methods, all where none is named, and so many seeds.
+
+        By default they are the columns' own, at smoke scale one.
+        """
+        require(seeds is None or seeds >= 1, "--seeds", seeds, "at least 1")
+        count = seeds or (1 if scale == "smoke" else None)
+        for option, chosen, known in (
+            ("--columns", columns, [column.name for column in self.columns]),
+            ("--methods", methods, list(dict.fromkeys(row.method for row in self.rows))),
+        ):
+            for name in chosen:
+                if name not in known:
+                    raise unknown(option, name, known)
+        return dataclasses.replace(
+            self,
+            columns=tuple(
+                dataclasses.replace(column, seeds=_first_seeds(column.seeds, count))
+                for column in self.columns
+                if not columns or column.name in columns
+            ),
+            rows=tuple(row for row in self.rows if not methods or row.method in methods),
+        )
+
+    def cells(self) -> list[tuple[Column, Row]]:
+        """All cells in the order in which they are run: data by data, what matters most first."""
+        return sorted(((column, row) for column in self.columns for row in self.rows), key=_rank)
+
+
+def _first_seeds(seeds: tuple[int, ...], count: int | None) -> tuple[int, ...]:
+    """So many of them; where they do not suffice, the numbers behind the last."""
+    return tuple(itertools.islice(itertools.chain(seeds, itertools.count(seeds[-1] + 1)), count or len(seeds)))
+
+
+def _rank(cell: tuple[Column, Row]) -> tuple[int, int]:
+    """By dataset; then the first methods, in all settings; the sort is stable, so the rest stays as written."""
+    column, row = cell
+    order = [*DATASET_ORDER, column.dataset]
+    return order.index(column.dataset), FIRST.index(row.method) if row.method in FIRST else len(FIRST)
+
+
+def _small(config: RunConfig) -> RunConfig:
+    """The same on digits, with a few clients and rounds: it shows that everything runs, and nothing about methods."""
+    param = [
+        entry for entry in config.param if not entry.startswith(("pathological.", "dirichlet.", "groups.groups=5"))
+    ]
+    if config.partition == "dirichlet":
+        param += ["dirichlet.alpha=1.0", "dirichlet.min_samples=10"]
+    return dataclasses.replace(
+        config, dataset="digits", rounds=SMOKE_ROUNDS, clients=SMOKE_CLIENTS, param=tuple(param),
+        participation=0.5 if config.participation < 1 else 1.0, batch_size=20,
+    )  # fmt: skip
+
+
+def unique_cells(
+    chosen: Iterable[tuple[Experiment, Column, Row]], scale: Scale = "paper"
+) -> dict[RunConfig, tuple[Experiment, Column, Row]]:
+    """The runs of several cells, each once; at smoke scale whole columns fall together."""
+    found: dict[RunConfig, tuple[Experiment, Column, Row]] = {}
+    for experiment, column, row in chosen:
+        found.setdefault(experiment.config(column, row, scale).resolved(), (experiment, column, row))
+    return found

@@ -1,0 +1,109 @@
+"""docs/reproduction.md, the tables of docs/beyond.md and the README's paragraph, written from the results alone."""
+
+import re
+import textwrap
+from pathlib import Path
+
+from feddwa.errors import unknown
+from feddwa.results.store import Store
+from feddwa.storage import write_whole
+from feddwa_reproduction.figures import draw
+from feddwa_reproduction.grid import Experiment
+from feddwa_reproduction.specs import HERE, beyond, paper
+from feddwa_reproduction.summary import GAP, Gap, gaps
+from feddwa_reproduction.table import Table, markdown
+from feddwa_reproduction.tables import findings, tables_of
+from feddwa_reproduction.verdict import extent_table, headline, places_table, verdict
+
+README = re.compile(r"(<!-- reproduction -->\n).*?(<!-- end -->)", re.DOTALL)  # its paragraph
+TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)  # of docs/beyond.md
+
+
+def write_pages(store: Store, folder: Path) -> list[Path]:
+    """Write reproduction.md and its figures, and fill beyond.md where it is; the same results give the same bytes.
+
+    A README.md beside the folder with the marks of the paragraph about the reproduction gets that, too.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [*_write_reproduction(store, folder), *_fill_beyond(store, folder)]
+
+
+def _write_reproduction(store: Store, folder: Path) -> list[Path]:
+    found = verdict(store)
+    frame = (HERE / "frame.md").read_text(encoding="utf-8")
+    tables = "\n".join([*titled(places_table(found)), "", *titled(extent_table(store))])
+    parts = [frame.format(tuned=tuned_text(), headline=wrapped(headline(found)), tables=tables)]
+    drawn: list[Path] = []
+    for experiment in paper().values():
+        own = draw(experiment, store, folder / "reproduction")
+        parts.append(section(experiment, store, [path.relative_to(folder) for path in own]))
+        drawn += own
+    write_whole(folder / "reproduction.md", "\n".join(parts))
+    readme = folder.parent / "README.md"
+    if readme.is_file() and README.search(text := readme.read_text(encoding="utf-8")):
+        told = wrapped(headline(found))
+        write_whole(readme, README.sub(lambda marks: f"{marks[1]}{told}\n{marks[2]}", text))
+    return [folder / "reproduction.md", *drawn]
+
+
+def _fill_beyond(store: Store, folder: Path) -> list[Path]:
+    """Put every table where it is announced, by <!-- table: NAME -->, and draw the figures of those tables."""
+    page, known, drawn = folder / "beyond.md", beyond(), list[Path]()
+    if not page.is_file():
+        return []
+
+    def filled(marks: re.Match[str]) -> str:
+        if marks[2] not in known:
+            raise unknown(f"{page}: table", marks[2], known)
+        chosen = known[marks[2]]
+        drawn.extend(draw(chosen, store, folder / "beyond"))
+        lines = [line for table in tables_of(chosen, store) for line in ("", *markdown(table))]
+        return marks[1] + "\n".join(lines) + "\n" + marks[3]
+
+    write_whole(page, TABLE.sub(filled, page.read_text(encoding="utf-8")))
+    return [page, *drawn]
+
+
+def wrapped(text: str) -> str:
+    """Lines as long as those that are written by hand."""
+    return "\n".join(textwrap.wrap(text, 119, break_long_words=False, break_on_hyphens=False))
+
+
+def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:
+    """One table or figure of the paper."""
+    lines = [f"## {experiment.title}", "", "```sh", f"feddwa reproduce {experiment.name}", "```", ""]
+    if experiment.claims:
+        lines += ["The paper says:", "", *(f"- {claim}" for claim in experiment.claims)]
+    if told := findings(experiment, store):
+        lines += ["", "We find:", "", *(f"- {text}" for text in told)]
+    for table in tables_of(experiment, store):
+        lines += ["", *titled(table)]
+    for path in figures:
+        lines += ["", f"![{experiment.title}]({path.as_posix()})"]
+    if experiment.remarks:
+        lines += ["", *(f"- {remark}" for remark in experiment.remarks)]
+    if told := explanations(gaps(experiment, store)):
+        lines += ["", f"Cells more than {GAP:g} points from the paper's number, and why:", "", *told]
+    return "\n".join([*lines, ""])
+
+
+def explanations(found: list[Gap]) -> list[str]:
+    """A line per reason, with the cells that it is for."""
+    by_reason: dict[str, list[str]] = {}
+    for gap in found:
+        cell = f"{gap.column.name} {gap.row.label} {gap.ours:.2f} against {gap.paper:.2f}"
+        by_reason.setdefault(gap.reason or "No reason is known yet.", []).append(cell)
+    return [f"- {reason} ({'; '.join(cells)})" for reason, cells in by_reason.items()]
+
+
+def titled(table: Table) -> list[str]:
+    """A table with its title and note."""
+    return [f"### {table.title}", "", *([table.note, ""] if table.note else []), *markdown(table)]
+
+
+def tuned_text() -> str:
+    """ClusterFL's tolerances in words."""
+    rule = "eps1 = 0.4 as in the original, eps2 by one rule (`feddwa reproduce clusterfl-norms`)"
+    tuned = {column.name: column.tuned for each in paper().values() for column in each.columns}
+    found = [f"{values[0]} on {name}" for name in sorted(tuned) for values in tuned[name].values()]
+    return f"{rule}: {', '.join(found)}; elsewhere it has to be measured first"

@@ -1,0 +1,98 @@
+"""From a cell to its published results. All training of reproductions goes through `run_stack`."""
+
+import dataclasses
+import functools
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from feddwa import checkpoint, experiment
+from feddwa.build import choose_device
+from feddwa.calibrate import Norms, update_norms
+from feddwa.config import RunConfig
+from feddwa.data import partition as partitions
+from feddwa.data import sources
+from feddwa.data.dataset import Dataset
+from feddwa.data.task import Task
+from feddwa.results import content, runs, weights
+from feddwa.results.content import Content
+
+Observer = Callable[[dict[str, Any]], None]
+# Rounds. On a GPU none: a stack is done in minutes there, and the state of fifteen runs of a hundred clients is 36 GB.
+CHECKPOINT_EVERY = {"cpu": 25, "cuda": 0}
+KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are published where they are asked for, besides the last
+
+
+def run_stack(
+    configs: Sequence[RunConfig],
+    task_of: Callable[[RunConfig], Task],
+    work_of: Callable[[RunConfig], Path],
+    observe: Observer = lambda line: None,
+) -> Iterator[tuple[RunConfig, Path]]:
+    """Train seeds of a cell, or of several that train alike, as one stack of rows.
+
+    Gives every configuration with the directory of its finished run, which is removed when the next one is asked for.
+    `task_of` gives a run's data, `work_of` the directory. A run that was interrupted continues from its last
+    checkpoint, where there are any.
+    """
+    every = CHECKPOINT_EVERY[choose_device(configs[0].device).type]
+    runs_of = [dataclasses.replace(config, checkpoint_every=every, out=str(work_of(config))) for config in configs]
+    begun = [own for own in runs_of if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
+    for own in runs_of:
+        if own not in begun:
+            shutil.rmtree(str(own.out), ignore_errors=True)
+    experiment.run_tasks(runs_of, [task_of(config) for config in configs], observe, begun)
+    for config in configs:
+        yield config, work_of(config)
+        shutil.rmtree(work_of(config))
+
+
+def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = False) -> Content:
+    """A finished run as it is published.
+
+    jobs: stacks of runs that were at work at once, among which the device's time is shared; keep_weights: whether P of
+    some rounds is published, which is possible where all clients take part.
+    """
+    record = runs.read_record(work)
+    assert record is not None  # the run is finished
+    costs = record["costs"]
+    record["costs"] = {**costs, "seconds": round(costs["seconds"] / jobs, 2), "jobs": jobs}
+    kept: list[weights.Weights] = []
+    if keep_weights and config.participation == 1:
+        stored = weights.read(work)
+        wanted = {*KEPT_ROUNDS, *stored.rounds[-1:]}
+        kept = [stored[place] for place, number in enumerate(stored.rounds) if number in wanted]
+    return content.published(record, config, kept, runs.read_lines(work / runs.METRICS))
+
+
+@functools.lru_cache(maxsize=1)
+def dataset(name: str, data_dir: str | None) -> Dataset:
+    """The dataset of the cells that are run now, loaded once: they come in the order of datasets."""
+    return sources.load(name, data_dir)
+
+
+def task(config: RunConfig) -> Task:
+    """The data of a run, divided as its seed has it: the same task for all methods of a column."""
+    division = config.partition, tuple(config.partition_parameters().items()), config.clients
+    return _task(config.dataset, config.data_dir, *division, config.seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _task(
+    name: str,
+    data_dir: str | None,
+    scheme: str,
+    parameters: tuple[tuple[str, str], ...],
+    clients: int | None,
+    seed: int,
+) -> Task:
+    data = dataset(name, data_dir)
+    return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
+
+
+def column_norms(config: RunConfig) -> Norms:
+    """The norms that ClusterFL's tolerance in a column is measured from: seed 0, the method's usual warm-up."""
+    division = tuple(entry for entry in config.param if entry.startswith(f"{config.partition}."))
+    config = dataclasses.replace(config, algorithm="clusterfl", seed=0, param=division).resolved()
+    return update_norms(config, task(config))

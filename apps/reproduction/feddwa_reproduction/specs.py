@@ -1,0 +1,154 @@
+"""The grid language: the entries of a TOML file as experiments.
+
+Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md), and a user's own (--spec).
+"""
+
+import dataclasses
+import functools
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from feddwa.algorithms import title_of
+from feddwa.errors import InputError, require, unknown
+from feddwa.plugins import is_reference, located
+from feddwa_reproduction.grid import COMPUTED, Column, Experiment, Row
+
+HERE = Path(__file__).parent
+KINDS = (
+    "table", "grid", "sweep", "curves", "similarity", "spread", "heatmaps", *COMPUTED,
+    "accuracy", "paired", "less-first-row", "equal-bytes", "equal-flops", "in-group",
+)  # fmt: skip
+SHARED = ("settings", "seeds", "tuned", "titles")  # tables of a file that are no entries
+
+
+@functools.cache
+def paper() -> dict[str, Experiment]:
+    """The paper's tables and figures by name, in its order."""
+    return read_spec(HERE / "experiments.toml")
+
+
+@functools.cache
+def beyond() -> dict[str, Experiment]:
+    """The tables of docs/beyond.md by name."""
+    return read_spec(HERE / "beyond.toml")
+
+
+def experiments() -> dict[str, Experiment]:
+    """Both."""
+    return {**paper(), **beyond()}
+
+
+def experiment(name: str) -> Experiment:
+    """One of them, or a clear error."""
+    known = experiments()
+    if name not in known:
+        raise unknown("reproduce", name, known)
+    return known[name]
+
+
+def read_spec(path: Path) -> dict[str, Experiment]:
+    """The entries of a file by name.
+
+    [settings.NAME]   options of RunConfig; `text`, `label`; `of.DATASET` = further options of the partition
+    [seeds]           column -> seeds, a number or a list; "*" = other columns
+    [tuned]           column -> method -> hyper-parameters
+    [titles]          dataset -> how tables call it
+
+    An entry that is `like` another one has what that has, and its own keys besides. References to files, of methods and
+    in settings, are relative to the file's folder.
+    """
+    where = f"--spec {path}"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: {error}") from None
+    shared = {name: document.pop(name, {}) for name in SHARED}
+    shared["settings"] = {name: _beside(path, table) for name, table in shared["settings"].items()}
+    found = {}
+    for name in document:
+        table = _whole(document, name, where)
+        table["rows"] = [_beside(path, {"": row})[""] for row in table.get("rows", table.get("labels", ()))]
+        found[name] = _experiment(name, table, shared, f"{where}: [{name}]")
+    return found
+
+
+def _whole(document: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """An entry with what it has from the one that it is like."""
+    table, others = document[name], {key: value for key, value in document.items() if key != name}
+    if "like" not in table:
+        return dict(table)
+    if table["like"] not in others:
+        raise unknown(f"{where}: [{name}] like", table["like"], others)
+    return {**_whole(others, table["like"], where), **table}
+
+
+def _beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with every reference to a file of the folder of `path` named from the root on."""
+    found = {}
+    for key, value in table.items():
+        first, *rest = value.split(" ") if isinstance(value, str) else [""]
+        reference = is_reference(first) and ".py:" in first
+        found[key] = " ".join([located(str(path.resolve().parent / first)), *rest]) if reference else value
+    return found
+
+
+def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> Experiment:
+    kind, printed, labels = table.get("kind", "table"), table.get("paper", {}), table.get("labels", {})
+    if kind not in KINDS:
+        raise unknown(f"{where} kind", kind, KINDS)
+    rows = list(dict.fromkeys([*table["rows"], *printed]))
+    given = {**table, "rows": rows} if rows else {key: value for key, value in table.items() if key != "rows"}
+    for key in ("title",) if kind in COMPUTED else ("title", "columns", "rows"):
+        require(key in given, where, sorted(given), f"a table with {key}")
+    grid = {
+        (column, row): number
+        for row, numbers in printed.items()
+        for column, number in zip(table["columns"], numbers, strict=True)
+    }
+    own = {column: column for column in table.get("columns", ())}
+    columns = (
+        dataclasses.replace(_column(column, shared, where), numbers=numbers, seeds=_seeds(column, table, shared))
+        for column, numbers in {**own, **table.get("also", {})}.items()
+    )
+    lists: dict[str, Any] = {key: tuple(table.get(key, ())) for key in ("beside", "claims", "remarks")}
+    plain = {key: table[key] for key in ("title", "rounds", "axis", "keep_weights", "gains", "budget") if key in table}
+    made = tuple(_row(row, labels, where) for row in rows)
+    return Experiment(name, kind=kind, columns=tuple(columns), rows=made, paper=grid, **lists, **plain)
+
+
+def _row(name: str, labels: Mapping[str, str], where: str) -> Row:
+    row = Row(name)
+    for value in row.values:
+        require("=" in value, f"{where} rows", name, f"METHOD KEY=VALUE ..., which {value!r} is not")
+    return Row(name, labels.get(name) or " ".join([title_of(row.method), *row.values]))
+
+
+def _column(name: str, shared: Mapping[str, Any], where: str) -> Column:
+    dataset, _, setting = name.partition("/")
+    title = shared["titles"].get(dataset, dataset)
+    if not setting:  # of a table of costs: the network alone counts
+        return Column(name, {"dataset": dataset}, title=title)
+    if setting not in shared["settings"]:
+        raise unknown(f"{where} columns", name, [f"DATASET/{known}" for known in shared["settings"]])
+    table = dict(shared["settings"][setting])
+    text, special, shown = table.pop("text", ""), table.pop("of", {}), table.pop("label", setting)
+    options = {"dataset": dataset, **table, "param": (*table.pop("param", ()), *special.get(dataset, ()))}
+    return Column(name, options, text, shown, title, tuned=shared["tuned"].get(name, {}))
+
+
+def _seeds(column: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> tuple[int, ...]:
+    """The entry's own, else those of the column."""
+    given = table.get("seeds", shared["seeds"].get(column, shared["seeds"].get("*", 3)))
+    return tuple(given) if isinstance(given, list) else tuple(range(given))
+
+
+def paper_passes() -> dict[str, float]:
+    """Method -> passes over the data that explain the paper's FLOPs."""
+    return dict(tomllib.loads((HERE / "experiments.toml").read_text(encoding="utf-8"))["flops"]["passes"])
+
+
+def methods() -> dict[str, str]:
+    """The paper's fourteen methods, in its order: name -> title."""
+    return {row.method: title_of(row.method) for row in paper()["table1"].rows}
