@@ -1,16 +1,20 @@
-# make demo   sets everything up and runs the main job
-# make test   sets everything up and passes the tests
+# make demo       sets everything up and runs the main job
+# make test       sets everything up and passes the tests of every module and algorithm, in minutes
+# make test-all   the same with the slow ones: chaos, federations of processes, all pairs; what CI runs
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint coverage audit robustness browser docs bench clean
+.PHONY: demo test test-all lint coverage audit robustness browser docs bench clean
 
 demo: $(READY)
 	$(BIN)/feddwa compare --algorithms feddwa local fedavg
 
 # A process per core, each with one thread: small tensors gain nothing from more.
 test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile -m "not slow"
+
+test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 lint: $(READY)

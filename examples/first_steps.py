@@ -20,11 +20,11 @@ for name, result in results.items():
     print(f"{name:7} {result.summary['accuracy']['last']:.2f} % after {ROUNDS} rounds, mean over all clients")
 
 # %% Who gained by joining?
-from feddwa.report.collect import gains  # noqa: E402
+from feddwa.results.compare import client_gains  # noqa: E402
 from feddwa.results.record import read  # noqa: E402
 
 joined, alone = read([folder / "feddwa"])[0], read([folder / "local"])[0]
-gain = gains(joined, alone)
+gain = client_gains(joined, alone)
 print(f"{(gain > 0).sum()} of {len(gain)} clients gained, mean {gain.mean():+.1f} points")
 
 # %% Mixing weights. Row i of P is what client i's new model is made of.

@@ -22,6 +22,7 @@ def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> F
     return Federation(algorithm, engine, batchnorm=policy, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_runs_under_every_policy_on_both_backends(name, policy):

@@ -80,6 +80,7 @@ def filled(store, tmp_path):
     return page._fill_beyond(store, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results(tmp_path):
     """`feddwa reproduce docs` mends them."""
     written, figure = filled(Store(ROOT / "results"), tmp_path)
@@ -93,6 +94,7 @@ def test_the_page_has_every_table():
     assert set(re.findall(r"<!-- table: (\S+) -->", text)) == set(specs.beyond())
 
 
+@pytest.mark.slow
 def test_without_results_the_page_has_empty_tables(tmp_path):
     (written,) = filled(Store(tmp_path / "nothing"), tmp_path)
     assert "| FedRoD | - | - | - | - | - | - |" in written.read_text(encoding="utf-8")

@@ -90,6 +90,7 @@ def attempt(zygote, folder: Path, variant, rng: random.Random) -> int:
     return zygote.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_fifty_kills(zygote, references, tmp_path, capsys):
     rng, kills, finished, where = random.Random(5), 0, 0, set()

@@ -46,6 +46,7 @@ def test_twice(reference, tmp_path):
     assert_bytes(tmp_path / "run", reference)
 
 
+@pytest.mark.slow
 def test_in_another_process(reference, tmp_path):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items()]
     surroundings = {**os.environ, "PYTHONPATH": str(Path(feddwa.__file__).parents[1]), "PYTHONHASHSEED": "7"}

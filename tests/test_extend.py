@@ -75,6 +75,7 @@ def interrupted(arguments, rounds, out):
     assert done.returncode == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "own",
     [
@@ -100,6 +101,7 @@ def test_an_example_runs_is_resumed_from_another_folder_and_reported(own, tmp_pa
     assert str(EXTEND) in (tmp_path / "whole" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_references_are_compared_with_built_in_methods_and_the_comparison_is_resumed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = ["--algorithms", DITTO, "local", "--param", "strength=0.0"]
@@ -148,6 +150,7 @@ def test_a_module_is_everybodys_start_and_is_kept_for_a_resume(tmp_path, monkeyp
         feddwa.run(model=Wide(width=3), clients=4, rounds=1, out=str(tmp_path / "other"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Net", "plain"])
 def test_a_network_of_another_file_is_trained(name, tmp_path, monkeypatch):
     (tmp_path / "mynetworks.py").write_text(NETWORK)
@@ -272,6 +275,7 @@ def test_installed_plug_ins_have_names(tmp_path, monkeypatch, capsys):
     assert "ditto.strength=2.0" in (tmp_path / "run" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own_is_run_once_and_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     spec = str(EXTEND / "table.toml")
@@ -310,6 +314,7 @@ def test_an_error_in_a_clients_step_names_algorithm_round_and_client(backend, wh
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_skeleton_of_an_algorithm_passes_its_test_and_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new", "algorithm", "Mine", "--out", "methods"]) == 0
@@ -358,6 +363,7 @@ def test_a_node_imports_nothing_that_its_own_config_does_not_name(tmp_path):
     assert not (tmp_path / "proof").exists()
 
 
+@pytest.mark.slow
 def test_inside_the_package_an_algorithm_is_one_file(tmp_path):
     package = tmp_path / "feddwa"
     shutil.copytree(Path(feddwa.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

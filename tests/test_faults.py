@@ -130,6 +130,7 @@ def test_one_bad_number_anywhere_is_found(dtype, value):
     assert updates.finite({}, 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("fault", ["nan=0.5", "shape=0.5", "dropout=0.5", "straggler=0.5"])
 def test_whoever_is_missing_touches_nobody(name, fault):
@@ -162,6 +163,7 @@ UPLOADS = {name: ALGORITHMS[name]() for name in ALGORITHMS} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UPLOADS)
 @pytest.mark.parametrize("fault", ["random=0.5", "scaled=0.5,nan=0.3", "sign-flip=0.5,shape=0.3"])
 def test_every_algorithm_lives_through_every_attack(name, fault):

@@ -44,6 +44,7 @@ ALGORITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_backends_and_chunks_agree(name, participation):
@@ -54,6 +55,7 @@ def test_backends_and_chunks_agree(name, participation):
         assert difference(other, reference) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_same_seed_same_run_other_seed_other_run(network):
     runs = [after(federation(FedDWA(), NETWORKS[network], torch.float32, seed), 2)[0] for seed in (0, 0, 1)]
@@ -61,6 +63,7 @@ def test_same_seed_same_run_other_seed_other_run(network):
     assert difference(runs[2], runs[0]) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_one_partner_is_local_training(network):
     """With K = 1 every client is its own nearest, and the guidance epoch must leave no trace."""

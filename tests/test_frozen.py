@@ -43,6 +43,7 @@ def half_frozen() -> nn.Module:
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_frozen_parameters_stay_with_every_algorithm_on_both_backends(name):
     results = []

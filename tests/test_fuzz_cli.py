@@ -147,6 +147,7 @@ def check(number: int, arguments: list[str]) -> int:
     return status
 
 
+@pytest.mark.slow
 def test_any_command_line_is_a_result_or_one_line(here):
     for number in range(CASES):
         FUZZED["whole command lines"] += 1

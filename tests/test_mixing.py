@@ -34,6 +34,7 @@ def test_distances_are_accurate_however_close_the_models(spread, dtype):
     assert error < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [60_000, 700_000])
 @pytest.mark.parametrize("ratio", [1.0, 0.8, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-5])
 def test_a_guidance_model_close_to_one_local_model_among_distant_ones(ratio, size):

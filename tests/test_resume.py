@@ -61,6 +61,7 @@ def same(left: feddwa.Result, right: feddwa.Result) -> None:
         assert one.matrix.dtype == two.matrix.dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_resumed_run_is_the_run(algorithm, participation):

@@ -80,6 +80,7 @@ def test_bars_and_colours():
     assert max(map(len, plain.replace("\r", "\n").splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_no_colour_where_none_is_wanted():
     terminal = Terminal("run", "--rounds", "2", *SMALL, "--out", "run", NO_COLOR="1")
     assert terminal.finish() == 0
@@ -87,6 +88,7 @@ def test_no_colour_where_none_is_wanted():
     assert not COLOUR.search(terminal.text)
 
 
+@pytest.mark.slow
 def test_quiet_prints_the_directory_alone():
     terminal = Terminal("run", "--quiet", "--rounds", "2", *SMALL, "--out", "run")
     assert terminal.finish() == 0
@@ -97,6 +99,7 @@ def test_quiet_prints_the_directory_alone():
     assert Path("all/report.html").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_it_does():
     terminal = Terminal("run", "--rounds", "3000", *SMALL, "--out", "run")
     terminal.until("clients/s")  # some rounds are done

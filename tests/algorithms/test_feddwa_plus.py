@@ -118,6 +118,7 @@ def test_statistics_are_a_mean_as_well():
         assert not torch.equal(value, seen[-1][name])
 
 
+@pytest.mark.slow
 def test_the_mean_changes_nothing_of_the_training():
     """What is used is looked at and never sent: models, weights and messages are those of the run without a mean."""
     run = federation(FedDWAPlus(average=0.5), conv_net)

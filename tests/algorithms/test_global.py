@@ -76,6 +76,7 @@ def test_a_strong_pull_keeps_clients_near_the_global_model():
     assert spread[1] < 0.5 * spread[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [plain_net, conv_net])
 def test_fine_tuning_gives_fedavgs_accuracy_after_the_next_round(network):
     """BatchNorm statistics of the tuned copy included; the global model does not notice."""

@@ -21,6 +21,7 @@ def alone(name, seed, **options):
     return Federation(made.algorithm, made.engine, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_stack_of_seeds_is_the_seeds(name):
     federations = [alone(name, seed, participation=PART) for seed in SEEDS]

@@ -47,6 +47,7 @@ def same(left, right):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", DEFAULTS)

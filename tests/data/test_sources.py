@@ -366,6 +366,7 @@ def test_a_directory_that_is_not_free_is_refused_before_data_are_loaded(command,
 # The real ones.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "train_each", "test_each", "first"),
     [

@@ -47,6 +47,7 @@ def grads(function, *inputs):
     return (value, *pull(torch.ones_like(value)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize(("channels", "outputs"), [(2, 5), (16, 5), (32, 70)])  # few, many, in several blocks
@@ -185,6 +186,7 @@ def test_batch_norm(channels, chosen, monkeypatch):
     assert not torch.allclose(ours[-1], var)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def train(trainer_class, engine, rounds=3, ids=None, **options):
     return {"model": model, **memory}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_three_rounds_agree_with_the_plain_loop(network, dtype):
@@ -73,6 +74,7 @@ def residual_net() -> nn.Module:
     return nn.Sequential(body, block, nn.Flatten(), nn.Linear(96, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 @pytest.mark.parametrize("network", [conv_net, residual_net, half_frozen])
 def test_the_kernels_of_a_gpu_agree_with_the_plain_loop(network, monkeypatch):
@@ -119,6 +121,7 @@ def test_the_plain_loop_is_what_a_textbook_loop_does():
             assert torch.equal(value, result["model"][name][client])
 
 
+@pytest.mark.slow
 def test_a_client_trains_the_same_alone_in_part_and_with_everybody():
     engine = make_engine(conv_net)
     everybody = train(Trainer, engine)
@@ -264,6 +267,7 @@ def test_federations_in_lockstep_share_the_memory(monkeypatch):
     assert rows_that_fit(dataclasses.replace(engine, lockstep=3), *engine.initial()) == alone // 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_objectives_with_constants_agree_with_the_plain_loop(network):
     engine = make_engine(NETWORKS[network])

@@ -65,6 +65,7 @@ def memory_of(federation, out):
     return Path(federation.node_config["memory"]) / name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("federation", [(3, False)], indirect=True, ids=["three-nodes"])
 def test_four_algorithms_over_tls_are_the_simulators(federation, tmp_path):
     """All at once: the nodes take the messages of four runs in turn."""
@@ -101,6 +102,7 @@ def command_of(process):
     return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("federation", [(2, True)], indirect=True, ids=["two-nodes"])
 def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(federation):
     uninvited = {"stranger": "unknown.key", "nobody": None}

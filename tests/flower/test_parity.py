@@ -55,6 +55,7 @@ def same_models(models, reference, error=1e-5):
         assert torch.allclose(value.double(), reference[name].double(), rtol=error, atol=error), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3}
@@ -65,6 +66,7 @@ def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     assert not any("missing" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", ["local", "mean", "all-local"])
 def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
     rng = np.random.default_rng(0)
@@ -80,6 +82,7 @@ def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
     same_models(models, {**reference.models, **reference.buffers}, 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "feddwa_plus"])
 def test_frozen_parameters_neither_travel_nor_move(tmp_path, monkeypatch, algorithm):
     """A network whose body is frozen at values that the run's seed draws: its head has 650 parameters."""
@@ -110,6 +113,7 @@ def test_a_node_with_other_frozen_values_is_refused(tmp_path, monkeypatch):
     assert any("initial model: differs from the server's" in reason for reason in reasons)
 
 
+@pytest.mark.slow
 def test_blocks_of_any_size_give_the_same_models(tmp_path):
     options = {"algorithm": "feddwa", "clients": 20, "rounds": 2}
     runs = {parts: federated(tmp_path / str(parts), parts, **options) for parts in (1, 4, 20)}

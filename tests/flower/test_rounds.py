@@ -100,6 +100,7 @@ def test_too_few_updates_leave_the_models_as_they_are(tmp_path):
     assert run_.round == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedavg", "sfl", "fedfomo", "l2c", "clusterfl", "fedamp", "fedrod"])
 def test_new_sites_join_from_the_initial_model(tmp_path, algorithm):
     """Own data: a federation of two sites, and a third one that comes after two rounds."""
@@ -129,6 +130,7 @@ def test_new_sites_join_from_the_initial_model(tmp_path, algorithm):
     assert all(value.isfinite().all() for rows in run_.state.values() for value in rows.values())
 
 
+@pytest.mark.slow
 def test_another_key_cannot_take_over_rows(tmp_path):
     grid, run_ = federation(tmp_path, min_nodes=3)
     run_.start()
@@ -140,6 +142,7 @@ def test_another_key_cannot_take_over_rows(tmp_path):
     assert 5 not in run_.nodes.online
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "l2c"])
 def test_a_server_that_was_killed_goes_on_to_the_same_end(tmp_path, algorithm, monkeypatch):
     """Killed after the nodes had trained round 2, before it was saved: the round is repeated from the memory before."""
@@ -181,6 +184,7 @@ def test_a_run_goes_on_only_as_what_it_began_as(tmp_path, monkeypatch):
         resume(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_memory_stays_on_the_nodes_disk_and_never_travels(tmp_path):
     """FedRoD's head and pFedMe's theta are in the node's files, and in no message."""
     for algorithm, part in (("fedrod", "head"), ("pfedme", "personal")):

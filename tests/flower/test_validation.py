@@ -152,6 +152,7 @@ def run_with(tmp_path, fault, **options):
     return lines_of(tmp_path / "out"), models_of(tmp_path / "nodes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_upload_of_another_signature_is_dropped_whole(tmp_path, change):
     lines, models = run_with(tmp_path, upload_changed(CHANGES[change]))
@@ -189,6 +190,7 @@ def scores_changed(name, value):
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -143,6 +143,7 @@ def test_no_cell_is_begun_when_time_is_up(tmp_path):
     assert (progress.made, progress.left) == (0, 10)
 
 
+@pytest.mark.slow
 def test_several_cells_at_once_come_out_the_same(done, tmp_path):
     """In processes of their own; a line says how many were at work, and seconds are a share of the device."""
     folder, chosen, _ = done
@@ -156,6 +157,7 @@ def test_several_cells_at_once_come_out_the_same(done, tmp_path):
     assert one == other
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
     """The others are made by those that are left, and a second try makes the one that failed."""
     wanted = {"columns": ["cifar10/practical1"], "methods": ["local", "fedavg", "feddwa"], "seeds": 1}
@@ -170,6 +172,7 @@ def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
     assert reproduce("table1", **wanted, results=tmp_path, **QUIET).made == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="who is whose child is read from /proc")
 def test_processes_end_with_the_one_that_started_them(tmp_path):
     """SIGKILL leaves nobody at work."""
@@ -194,6 +197,7 @@ def at_work(pid):
         return False
 
 
+@pytest.mark.slow
 def test_cells_that_train_alike_are_one_stack(tmp_path, monkeypatch):
     """Values of K: the same results, to the digit, as one by one."""
     stacks, whole = [], run.run_stack
@@ -265,6 +269,7 @@ def test_clusterfl_is_not_run_with_a_tolerance_of_another_task(tmp_path, monkeyp
         assert not any(cell.untuned for cell in plan(each, Store(tmp_path), "smoke"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in ("table1", "curves")])
 def test_every_experiment_runs_at_smoke_scale(name, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "smoke"  # shared: the cells are

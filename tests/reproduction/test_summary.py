@@ -258,6 +258,7 @@ def smoke(tmp_path_factory):
     return Store(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["figure-similarity", "heatmaps", "figure-guidance-epochs", "guidance-vs-personal"])
 def test_figures_come_out_the_same(name, smoke, tmp_path):
     each = specs.experiment(name)
@@ -267,6 +268,7 @@ def test_figures_come_out_the_same(name, smoke, tmp_path):
     assert all(len(path.read_bytes()) < 300_000 for path in first)
 
 
+@pytest.mark.slow
 def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
     """From results of the paper's scale, of which some are there: twice, and from a copy in another place."""
     monkeypatch.setattr(costs, "communication", lambda dataset, method: costs.Traffic(4, 4, 8))
@@ -290,6 +292,7 @@ def test_the_published_results_are_near_the_papers(column, method, points):
     assert abs(found.measured.mean - TABLE1.number(column, ROWS[method])) < points
 
 
+@pytest.mark.slow
 def test_the_published_page_is_what_the_results_give(tmp_path):
     """Text and figures; every gap over two points has its sentence. `feddwa reproduce docs` mends it."""
     written = page.write_pages(Store(ROOT / "results"), tmp_path)
@@ -341,6 +344,7 @@ def test_the_readme_says_what_the_results_give():
     assert "no reason is known" not in headline(found)
 
 
+@pytest.mark.slow
 def test_a_marked_readme_beside_the_page_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "paper", dict)
     monkeypatch.setattr(page, "tuned_text", str)
@@ -372,6 +376,7 @@ def test_published_results_follow_the_rules_that_hold_today():
             assert "pathological.amounts=equal" in config["param"], line["cell"]
 
 
+@pytest.mark.slow
 def test_published_results_are_sound():
     """Every line stands in the file of its dataset, sorted, under the name of what was run, once, and is small."""
     keys = {}
@@ -399,6 +404,7 @@ def test_every_kind_of_entry_has_its_tables():
     assert set(_MAKERS) == set(specs.KINDS)
 
 
+@pytest.mark.slow
 def test_communication_is_the_papers():
     """Model sizes that cross, and MiB beside the paper's numbers, which are multiples of a rounded 4.77."""
     each = specs.experiment("communication")
@@ -410,6 +416,7 @@ def test_communication_is_the_papers():
     assert costs.communication("tiny-imagenet-32", "local").mib == 0
 
 
+@pytest.mark.slow
 def test_flops_are_the_papers():
     """In the paper's convention; FedFomo judges seven models where the paper counts five, L2C takes one gradient."""
     each, passes = specs.experiment("flops"), {"fedavg": 1, "fedamp": 1, "feddwa": 2, "fedfomo": 2.2, "l2c": 1}

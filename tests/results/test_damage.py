@@ -201,6 +201,7 @@ def damages(file):
 FILES = ("metrics.jsonl", "clients.jsonl", "partition.json", "record.json", "config.toml", "weights.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES, "weights.journal"])
 def test_whatever_is_damaged_is_read_or_named_in_one_line(name, finished, unfinished, runs, tmp_path):
     path = shutil.copytree(unfinished if name == "weights.journal" else finished, tmp_path / "run")
@@ -220,6 +221,7 @@ def test_a_stopped_run_is_damaged_too(name, unfinished, runs, tmp_path):
         look(path, runs / "0" / "local", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["folder", "empty", "missing"])
 def test_every_command_ends_in_one_line(name, kind, finished, tmp_path, capsys):

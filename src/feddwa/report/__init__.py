@@ -1,1 +1,1 @@
-"""What people look at: tables, figures and (later rooms of this folder) the report."""
+"""What people look at: progress and tables in the terminal, the report, figures for papers."""
