@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from feddwa import __version__
+import feddwa
 from feddwa.checkpoint import Warn, to_stderr
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
@@ -21,7 +21,7 @@ FREE = ("out", "dataset", "data_dir", "device", "chunk", "checkpoint_every", "te
 def provenance(config: RunConfig, task: Task) -> dict[str, Any]:
     """Facts for a checkpoint, in JSON's types."""
     options = {key: value for key, value in dataclasses.asdict(config).items() if key not in FREE}
-    versions = {"feddwa": __version__, "torch": torch.__version__}
+    versions = {"feddwa": feddwa.__version__, "torch": torch.__version__}
     return {"config": json.loads(json.dumps(options)), "data": task.fingerprint(), "versions": versions}
 
 
