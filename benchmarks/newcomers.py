@@ -77,7 +77,7 @@ def measure(config: RunConfig) -> np.ndarray:
     new, everyone = engine(away, halves=False), torch.arange(JOINING)
     at_home = Federation(FedDWAPlus(), new).memory  # of the newcomers: nothing but their class frequencies is looked at
     start = add_prior(repeat({name: value[0] for name, value in mean.items()}, JOINING), at_home)
-    ahead, _ = new.trainer(everyone, 0).sgd(start, {"buffers": buffers})
+    ahead, _ = Trainer(new, everyone, 0).sgd(start, {"buffers": buffers})
     step = {name: value - start[name] for name, value in ahead.items()}
     mixed = welcome(step, members, mean, federation.algorithm.power, config.seed)  # type: ignore[attr-defined]
     return np.array([_follow(new, model, buffers) for model in (add_prior(mixed, at_home), start)])
