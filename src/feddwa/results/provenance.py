@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddwa import __version__
+import feddwa
 from feddwa.checkpoint import Warn, to_stderr
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.data.task import Task
@@ -50,7 +50,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _versions() -> dict[str, str]:
-    return {"feddwa": __version__, "torch": torch.__version__}
+    return {"feddwa": feddwa.__version__, "torch": torch.__version__}
 
 
 def provenance(config: RunConfig, task: Task) -> dict[str, Any]:
