@@ -11,7 +11,7 @@ import pytest
 from feddwa import cli, models, params, plugins
 from feddwa.algorithms import ALGORITHMS
 from feddwa.built_in import entries, entry_of, fields_text
-from feddwa.data import sources
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.partition import PARTITIONS
 
 EXTEND = Path(__file__).parents[1] / "examples" / "extend"
@@ -34,7 +34,7 @@ def listed(capsys):
 
 @pytest.mark.parametrize(
     ("kind", "table"),
-    [("algorithm", ALGORITHMS), ("dataset", sources.DATASETS), ("model", models.MODELS), ("partition", PARTITIONS)],
+    [("algorithm", ALGORITHMS), ("dataset", DATASETS), ("model", models.MODELS), ("partition", PARTITIONS)],
 )
 def test_the_names_in_the_source_are_those_of_the_code(kind, table):
     assert list(entries(kind)) == list(table)
@@ -67,10 +67,9 @@ def test_every_hyper_parameter_says_what_it_means(name):
 @pytest.mark.parametrize("name", entries("dataset"))
 def test_a_datasets_facts_are_those_of_the_catalogue(name):
     facts = entries("dataset")[name].facts
-    assert facts["summary"] == sources.DATASETS[name]
-    if name in sources.SOURCES:
-        assert facts["shape"] == sources.SOURCES[name].shape
-        assert facts["classes"] == sources.SOURCES[name].classes
+    info = DATASETS[name]
+    assert (facts["summary"], facts["shape"], facts["classes"]) == (info.summary, info.shape, info.classes)
+    assert facts["default model"] == info.defaults.model
 
 
 @pytest.mark.parametrize("name", entries("model"))

@@ -67,7 +67,8 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     table = Table(title=setting, caption=_caption(len(records)), caption_justify="left")
     heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     for place, head in enumerate(["method", *heads, "all rounds", "over Local", "worst tenth", "better off alone"]):
-        table.add_column(head, justify="right" if place else "left", no_wrap=place == 0)  # names are never cut
+        # In a narrow terminal long names are folded, numbers stay whole.
+        table.add_column(head, justify="right" if place else "left", max_width=None if place else 16, overflow="fold")
     for each in leaderboard(methods):
         table.add_row(*_cells(each))
     console.print(table)

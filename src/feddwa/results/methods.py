@@ -111,19 +111,19 @@ def _division(config: RunConfig) -> list[str]:
 def by_method(found: Sequence[Record]) -> list[Method]:
     """Runs of one setting grouped by method, best first, those that went wrong behind all others.
 
-    Where two of one algorithm differ by an option, the option is in the name.
+    Where two of one algorithm differ by an option, the option is in the name, unless it is the default.
     """
     _check_one_setting(found)
     grouped: dict[tuple[str, ...], list[Record]] = {}
     for record in found:
         grouped.setdefault((record.config.algorithm, *_options(record.config)), []).append(record)
-    often = Counter(key[0] for key in grouped)
     methods = []
     for key, own in grouped.items():
         others = [set(other) for other in grouped if other[0] == key[0] and other != key]
-        special = [option for option in key[1:] if not all(option in other for other in others)]
-        title = _title(key[0])
-        methods.append(Method(" ".join([title, *special]) if often[key[0]] > 1 else title, own))
+        shared = set.intersection(set(key), *others) if others else set(key)
+        usual = _defaults(own[0].config) if others else []
+        special = [option for option in key[1:] if option not in shared and option not in usual]
+        methods.append(Method(" ".join([_title(key[0]), *special]), own))
     for method in methods:
         _check_seeds(method)
     return sorted(methods, key=lambda method: (not method.sound, -method.last))
@@ -142,6 +142,12 @@ def _options(config: RunConfig) -> list[str]:
     own = f"{label(config.algorithm)}."
     entries = [entry.removeprefix(own) for entry in config.param if entry.startswith(own)]
     return [*(f"{name}={value}" for name, value in plain.items()), *entries]
+
+
+def _defaults(config: RunConfig) -> list[str]:
+    """The options of a run of the same algorithm on the same data for which nothing else is given."""
+    named = options_of(config, leaving_out={*RunConfig.__dataclass_fields__} - {"algorithm", *SETTING})
+    return _options(RunConfig(**named).resolved())
 
 
 def _title(algorithm: str) -> str:
