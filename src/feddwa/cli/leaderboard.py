@@ -68,7 +68,7 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     for place, head in enumerate(["method", *heads, "all rounds", "over Local", "worst tenth", "better off alone"]):
         # In a narrow terminal long names are folded, numbers stay whole.
-        table.add_column(head, justify="right" if place else "left", max_width=None if place else 16, overflow="fold")
+        table.add_column(head, justify="right" if place else "left", width=6 if place else None, overflow="fold")
     for each in leaderboard(methods):
         table.add_row(*_cells(each))
     console.print(table)
