@@ -166,7 +166,7 @@ def save_models(experiment: Any, path: str | None) -> None:
     """Leave the models of the run in a file, as they are when it ends, if one is named."""
     from safetensors.torch import save_file
 
-    real = getattr(experiment._drive, "real", experiment._drive)
+    real = getattr(experiment._finish, "real", experiment._finish)
 
     def drive(*values: Any) -> Any:
         result = real(*values)
@@ -177,7 +177,7 @@ def save_models(experiment: Any, path: str | None) -> None:
         return result
 
     drive.real = real  # type: ignore[attr-defined]
-    experiment._drive = drive
+    experiment._finish = drive
 
 
 if __name__ == "__main__":

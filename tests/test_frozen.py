@@ -163,16 +163,18 @@ def frozen_body(shape: models.Shape, classes: int) -> models.Network:
     return network
 
 
+FROZEN = f"{__name__}:frozen_body"
+
+
 @pytest.fixture
 def _frozen_body(monkeypatch, tmp_path):
-    monkeypatch.setitem(models.MODELS, "frozen", dataclasses.replace(models.MODELS["mlp"], build=frozen_body))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("_frozen_body")
 def test_runs_with_other_frozen_values_share_no_program():
     """Seeds in one call, and one after another on one task: each keeps the body that its own seed drew."""
-    options = {"model": "frozen", "clients": 4, "rounds": 2, "partition": "iid"}
+    options = {"model": FROZEN, "clients": 4, "rounds": 2, "partition": "iid"}
     configs = [RunConfig(seed=seed, out=f"both-{seed}", **options).resolved() for seed in (0, 1)]
     task = load_task(configs[0])
     found = run_tasks(configs, [task, task])
@@ -187,7 +189,7 @@ def test_runs_with_other_frozen_values_share_no_program():
 
 @pytest.mark.usefixtures("_frozen_body")
 def test_a_run_that_was_interrupted_goes_on_with_its_frozen_values():
-    options = {"model": "frozen", "clients": 4, "rounds": 4, "checkpoint_every": 1}
+    options = {"model": FROZEN, "clients": 4, "rounds": 4, "checkpoint_every": 1}
 
     def stop(line):
         if line["round"] == 2:

@@ -25,6 +25,8 @@ from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
+from feddwa.faults import Faults
+from feddwa.federation import Federation
 from feddwa.plugins import by_owners
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -140,6 +142,13 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
     return config.model, config.dtype, choose_device(config.device), digest(frozen(engine.module))
+
+
+def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
+    """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
+    check_single_samples(engine)
+    options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
+    return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
 
 
 def choose_device(name: str) -> torch.device:

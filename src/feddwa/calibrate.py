@@ -9,10 +9,9 @@ never splits (median over these rounds). The tables' values are those of seed 0;
 from dataclasses import dataclass
 
 from feddwa.algorithms.clusterfl import LATE, ClusterFL, tolerance
-from feddwa.build import make_engine
+from feddwa.build import make_engine, make_federation
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
-from feddwa.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,7 @@ class Norms:
 def update_norms(config: RunConfig, task: Task) -> Norms:
     """Train a resolved configuration of ClusterFL without splits, ten rounds longer than its warm-up."""
     engine, warmup = make_engine(config, task), int(vars(config.make_algorithm())["warmup"])
-    federation = Federation(
-        ClusterFL(eps1=0.0, warmup=warmup),
-        engine,
-        config.participation,
-        config.backend == "sequential",
-        config.chunk,
-        config.batchnorm,
-    )
+    federation = make_federation(config, engine, ClusterFL(eps1=0.0, warmup=warmup))
     infos = [federation.step().info for _ in range(warmup + LATE)]
     known = [info for info in infos if "max_norm" in info]
     return Norms(

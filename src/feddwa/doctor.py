@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa.build import choose_device, in_words, load_task, make_engine, settled
+from feddwa.build import choose_device, in_words, load_task, make_engine, make_federation, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
-from feddwa.faults import Faults
-from feddwa.federation import Federation, Round
+from feddwa.federation import Round
 from feddwa.results import metrics
 from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
 from feddwa.results.metrics import Line
@@ -201,8 +200,7 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
 def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
     """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
     engine = make_engine(config, task)
-    options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
-    federation = Federation(config.make_algorithm(), engine, *options, Faults.parse(config.fault))
+    federation = make_federation(config, engine)
     rounds: list[Round] = []
     start = time.perf_counter()
     while len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE:

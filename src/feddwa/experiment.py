@@ -20,6 +20,7 @@ from feddwa.build import (
     engine_on,
     load_task,
     make_engine,
+    make_federation,
     program_kind,
     settings_of,
     settled,
@@ -36,7 +37,6 @@ from feddwa.engine.fast import lockstep
 from feddwa.engine.network import Loss
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, unknown
-from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import ALGORITHMS
 from feddwa.results import runs
@@ -111,14 +111,14 @@ def run_tasks(
 
 
 def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
-    federation = _federation(config, engine)
+    federation = make_federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
 
 
 def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
-    path, federation, facts = Path(str(config.out)), _federation(config, engine), provenance(config, task)
+    path, federation, facts = Path(str(config.out)), make_federation(config, engine), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
@@ -161,14 +161,6 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
         check_same(found.facts, facts, path)
         federation.restore(found.round, found.tree)
     return found
-
-
-def _federation(config: RunConfig, engine: Engine) -> Federation:
-    """The federation of a resolved configuration before its first round."""
-    check_single_samples(engine)
-    algorithm, sequential = config.make_algorithm(), config.backend == "sequential"
-    faults = Faults.parse(config.fault)
-    return Federation(algorithm, engine, config.participation, sequential, config.chunk, config.batchnorm, faults)
 
 
 def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
@@ -216,9 +208,7 @@ def simulate(
     check_single_samples(engine)
     try_training(engine, backend == "sequential")
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    options = participation, backend == "sequential", None, batchnorm, Faults.parse(fault)
-    federation = Federation(algorithm, engine, *options)
-    return _finish(federation, task, rounds, names, observe)
+    return _finish(make_federation(config, engine, algorithm), task, rounds, names, observe)
 
 
 def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:

@@ -7,15 +7,12 @@ import torch
 from torch import Tensor
 
 from feddwa import updates
-from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy
+from feddwa.algorithms import Algorithm, Info
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys
-from feddwa.engine.memory import rows_that_fit
-from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
-from feddwa.sides import ClientSide, ServerSide, begin
+from feddwa.sides import ClientSide, ServerSide, begin, problem_of
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
 
 
@@ -51,15 +48,10 @@ class Federation:
     scores: Scores = field(init=False)  # (N,) of the personalised models as they are now
 
     def __post_init__(self) -> None:
-        initial, buffers = self.engine.initial()
-        sizes = self.engine.data.splits["train"].sizes
-        counts, head = self.engine.data.label_counts(), head_parameters(self.engine.module)
-        batchnorm = BatchNormPolicy.of(self.batchnorm, self.engine.module, self.algorithm.updates)
-        problem = Problem(initial, len(sizes), sizes, counts, head, self.engine.seed)
-        self.server, self.memory = begin(self.algorithm, batchnorm, problem, buffers)
-        self.chunk = 1 if self.sequential else self.chunk or rows_that_fit(self.engine, initial, buffers)
-        self.server_side = ServerSide(self.algorithm, batchnorm)
-        self.client_side = ClientSide(self.algorithm, batchnorm, self.engine, self.chunk, self.sequential)
+        side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
+        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm)
+        problem, buffers = problem_of(self.engine), self.engine.initial()[1]
+        self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers)
         self.scores = self._evaluate_all()
 
     def step(self) -> Round:

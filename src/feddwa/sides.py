@@ -28,10 +28,18 @@ from feddwa.engine import (
     evaluate,
     evaluate_one_by_one,
 )
-from feddwa.engine.network import trainable
+from feddwa.engine.memory import rows_that_fit
+from feddwa.engine.network import head_parameters, trainable
 from feddwa.engine.rows import concat, repeat, take_parts
 
 SHOWN = 3  # clients that an error names
+
+
+def problem_of(engine: Engine) -> Problem:
+    """What the algorithm of an engine's clients is set up from."""
+    data, (initial, _) = engine.data, engine.initial()
+    sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
+    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed)
 
 
 def begin(
@@ -55,6 +63,15 @@ class ClientSide:
     engine: Engine
     chunk: int  # clients trained together
     sequential: bool = False  # the plain loop instead of the vectorised engine
+
+    @classmethod
+    def of(
+        cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
+    ) -> "ClientSide":
+        """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
+        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm.updates)
+        chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
+        return cls(algorithm, policy, engine, chunk, sequential)
 
     def train(self, ids: Tensor, round: int, download: Message, memory: Memory) -> tuple[Message, Memory, Tensor]:
         """Run the client side of one round.

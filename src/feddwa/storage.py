@@ -20,29 +20,38 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(path.name + ".part")
     yield temporary
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)  # a rename alone may be undone by a loss of power
+    _take_place(temporary, path)
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> str:
     """Write a file, all of it or, if that is interrupted, nothing; its SHA-256. Pieces are written as they come."""
-    found = hashlib.sha256()
     content = content.encode() if isinstance(content, str) else content
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        for piece in [content] if isinstance(content, bytes) else content:
+    with replacing(path) as temporary:
+        return _write(temporary, [content] if isinstance(content, bytes) else content)
+
+
+def write_named(folder: Path, content: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
+    """As `write_whole`, for a file whose name depends on its SHA-256."""
+    temporary = folder / "next.part"
+    path = folder / name(_write(temporary, content))
+    _take_place(temporary, path)
+    return path
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
+    found = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in pieces:
             found.update(piece)
             file.write(piece)
     return found.hexdigest()
 
 
-def write_named(folder: Path, content: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
-    """As `write_whole`, for a file whose name depends on its SHA-256."""
-    draft = folder / "next"
-    path = folder / name(write_whole(draft, content))
-    os.replace(draft, path)
-    _sync(folder)
-    return path
+def _take_place(temporary: Path, path: Path) -> None:
+    """Rename a file that is on the disk; the rename alone may be undone by a loss of power."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

@@ -17,15 +17,12 @@ from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
-from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.engine import Memory, Model, Stack
-from feddwa.engine.memory import rows_that_fit
-from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import grown, take_parts, to_devices
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
-from feddwa.sides import ClientSide, begin
+from feddwa.sides import ClientSide, begin, problem_of
 
 DEFAULT_MEMORY = "~/.local/state/feddwa"
 
@@ -59,13 +56,8 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     config = dataclasses.replace(config, device=str(dict(node).get("device", config.device)))
     engine, numbers = make_engine(config, site.task), torch.tensor(rows)
     engine.data = place(engine.data, site.numbers, numbers, clients)
-    (initial, buffers), data = engine.initial(), engine.data
-    sizes, counts = data.splits["train"].sizes, data.label_counts()
-    problem = Problem(initial, clients, sizes, counts, head_parameters(engine.module), engine.seed)
-    batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
-    sequential = config.backend == "sequential"
-    chunk = 1 if sequential else config.chunk or rows_that_fit(engine, initial, buffers)
-    return Node(algorithm, ClientSide(algorithm, batchnorm, engine, chunk, sequential), numbers, problem, buffers)
+    side = ClientSide.of(algorithm, engine, config.batchnorm, config.chunk, config.backend == "sequential")
+    return Node(algorithm, side, numbers, problem_of(engine), engine.initial()[1])
 
 
 def memory_folder(node: Values, federation: str, rows: Tensor) -> Path:

@@ -13,7 +13,6 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from feddwa.batchnorm import BatchNormPolicy
 from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
@@ -58,9 +57,8 @@ class ShapeProbe:
         rows = np.arange(SAMPLES + 1)
         task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
         engine: Engine = make_engine(config, task)
-        algorithm = config.make_algorithm()
-        batchnorm = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm.updates)
-        return cls(ClientSide(algorithm, batchnorm, engine, 1), *engine.initial(), head_parameters(engine.module))
+        side = ClientSide.of(config.make_algorithm(), engine, config.batchnorm, chunk=1)
+        return cls(side, *engine.initial(), head_parameters(engine.module))
 
     def upload_signature(self, download: Message, memory: Memory, round: int) -> Signature:
         """Signature that every client's upload must have in this round.
