@@ -1,5 +1,6 @@
 """The numbers of a report."""
 
+import dataclasses
 import json
 import shutil
 
@@ -53,6 +54,15 @@ def test_of_a_crowd_the_strongest_partners_are_kept():
     back = decode(collect._frame(Weights(1, np.arange(200), matrix), 200), 200)
     assert ((back != 0).sum(axis=1) <= collect.PARTNERS).all()
     assert (back[np.arange(200), matrix.argmax(axis=1)] == back.max(axis=1)).all()
+
+
+def test_the_flow_knows_which_rounds_have_weights(methods):
+    """A published run has P of some rounds; a round without any participant has none."""
+    run = methods[0].runs[0]
+    some = dataclasses.replace(run, weights=[run.weights[0], run.weights[4]])
+    found = collect.collect([dataclasses.replace(methods[0], runs=[some])])["runs"][0]
+    assert found["rounds"] == [1, 5]
+    assert [len(part) for part in found["flow"]] == [2, 2, 2]
 
 
 def test_the_flow_of_weight():

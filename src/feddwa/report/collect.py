@@ -63,6 +63,7 @@ def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
         "gain": None if gain is None else _tidy(gain, 2),
         "frames": [_frame(each, run.accuracy.shape[1]) for each in _chosen(run.weights, step)],
         "clusters": None if not run.weights else clusters(run.weights, run.accuracy.shape[1]).tolist(),
+        "rounds": [each.round for each in run.weights],  # of the flow: not every round has weights, or stores them
         "flow": [_tidy(share, 3) for share in flow(run.weights, run.groups).T] if run.weights else None,
     }
 

@@ -202,7 +202,7 @@ function explorer() {
     const parts = known
       ? [["its own", 0, "#8a8f98"], ["from its group", 1, hue({ light: "#0072b2", dark: "#4aa8e0" })], ["from outside", 2, style("--bad")]]
       : [["its own", 0, "#8a8f98"], ["from others", 2, hue({ light: "#0072b2", dark: "#4aa8e0" })]];
-    const last = run.frames.at(-1).round, first = last - shares[0].length + 1;
+    const rounds = run.rounds, first = rounds[0], last = rounds.at(-1);
     return {
       legend: { top: 0, left: 44, itemWidth: 12, itemHeight: 12, icon: "roundRect", textStyle: { color: style("--soft") }, selectedMode: false },
       grid: { left: 52, right: 18, top: 30, bottom: 42 },
@@ -211,7 +211,7 @@ function explorer() {
       tooltip: tooltip({ trigger: "axis", formatter: (points) => tip(`round ${points[0].axisValue}`, points.map((point) => [point.color, point.seriesName, percent(point.value[1])])) }),
       series: parts.map(([name, which, color], i) => ({
         name, type: "line", stack: "all", showSymbol: false, color, lineStyle: { width: 0 }, areaStyle: { opacity: 0.75 }, emphasis: { disabled: true },
-        data: shares[which].map((share, x) => [first + x, 100 * share]),
+        data: shares[which].map((share, x) => [rounds[x], 100 * share]),
         markLine: i ? undefined : { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: style("--ink"), type: "solid", width: 2 }, data: [{ xAxis: run.frames[frame].round }] },
       })),
     };
