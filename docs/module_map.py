@@ -13,7 +13,7 @@ COLUMN = 24  # at which sentences begin
 
 
 def lines(folder: Path, depth: int = 1) -> Iterator[str]:
-    """A line per module, its name and the first line of its docstring; then the folders. Methods have their own page."""
+    """A line per module, its name and the first line of its docstring; then the folders. Methods have a page."""
     methods = folder.name == "algorithms"
     for path in sorted(folder.glob("*.py")):
         if not path.stem.startswith("__") and not (methods and _has_title(path)):
