@@ -86,8 +86,8 @@ def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "feddwa_plus"])
 def test_frozen_parameters_neither_travel_nor_move(tmp_path, monkeypatch, algorithm):
     """A network whose body is frozen at values that the run's seed draws: its head has 650 parameters."""
-    monkeypatch.setitem(models.MODELS, "frozen", dataclasses.replace(models.MODELS["mlp"], build=frozen_body))
-    options = {"algorithm": algorithm, "model": "frozen", "clients": 4, "rounds": 2, "seed": 3}
+    monkeypatch.setitem(models.MODELS, "mlp", dataclasses.replace(models.MODELS["mlp"], build=frozen_body))
+    options = {"algorithm": algorithm, "model": "mlp", "clients": 4, "rounds": 2, "seed": 3}
     lines, own, _ = federated(tmp_path, 2, **options)
     reference = run(**options, out=str(tmp_path / "simulated"))
     same_lines(lines, reference.metrics)
@@ -105,8 +105,8 @@ def test_a_node_with_other_frozen_values_is_refused(tmp_path, monkeypatch):
         nn.init.constant_(network.body.fc0.weight, next(values))
         return network
 
-    monkeypatch.setitem(models.MODELS, "frozen", dataclasses.replace(models.MODELS["mlp"], build=build))
-    options = {"algorithm": "fedavg", "model": "frozen", "clients": 4, "rounds": 1, "min_nodes": 1}
+    monkeypatch.setitem(models.MODELS, "mlp", dataclasses.replace(models.MODELS["mlp"], build=build))
+    options = {"algorithm": "fedavg", "model": "mlp", "clients": 4, "rounds": 1, "min_nodes": 1}
     config = FlowerConfig(**options, out=str(tmp_path / "federated")).resolved()
     server.run(LocalGrid(config, blocks(1, str(tmp_path / "nodes"))), config, simulated=False)
     reasons = lines_of(tmp_path / "federated")[0]["missing"]
