@@ -208,3 +208,13 @@ def test_local_alone_is_told_as_it_is(runs):
 def test_groups_are_told_where_there_are_any(methods, absent):
     assert any("of the 2 groups" in sentence for sentence in facts.story(methods))
     assert facts.headline(by_method(read([absent]))).startswith("FedDWA: ")
+
+
+def test_a_warning_that_seeds_share_is_told_once(methods):
+    run = methods[0].runs[0]
+    alone = [Weights(each.round, each.cohort, np.eye(len(each.cohort), dtype=np.float32)) for each in run.weights]
+    twice = [dataclasses.replace(each, weights=alone) for each in methods[0].runs]
+    told = facts.warnings([dataclasses.replace(methods[0], runs=twice)])
+    assert [each.partition(":")[0] for each in told] == ["FedDWA, seeds 0, 1"]
+    assert "weights close to the identity" in told[0]
+    assert facts.warnings([dataclasses.replace(methods[0], runs=twice[:1])])[0].startswith("FedDWA: weights close")

@@ -99,9 +99,13 @@ def warnings(methods: Sequence[Method]) -> list[str]:
     """What else has to be known of single methods: what the headline has no room for, and their other findings."""
     found = dict.fromkeys(_failures(methods)[FAILURES:])
     for method in methods:
+        seeds: dict[str, list[str]] = {}  # what is told -> of which seeds
         for run in method.runs:
-            whose = method.name if len(method.runs) == 1 else f"{method.name}, seed {run.seed}"
-            found |= {f"{whose}: {each.text}": None for each in doctor.told(run) if each.level != "error"}
+            for text in dict.fromkeys(each.text for each in doctor.told(run) if each.level != "error"):
+                seeds.setdefault(text, []).append(str(run.seed))
+        for text, own in seeds.items():
+            of = "" if len(method.runs) == 1 else f", seed{'s' * (len(own) > 1)} {', '.join(own)}"
+            found[f"{method.name}{of}: {text}"] = None
     return list(found)
 
 
