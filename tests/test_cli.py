@@ -153,6 +153,7 @@ def test_compare(call):
     assert Path("alone/clients.jsonl").read_bytes() == Path("all/local/clients.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_compare_measures_clusterfls_tolerance_and_says_who_does_not_fit(call, tmp_path):
     """By default ClusterFL would be FedAvg on digits, to the digit, and FedAMP's self weights are negative."""
     options = ("--algorithms", "clusterfl", "fedavg", "fedamp", "--clients", "8", "--rounds", "24", "--out", "all")
@@ -434,6 +435,7 @@ def test_stopped_by_hand(call, monkeypatch):
 # As a real process.
 
 
+@pytest.mark.slow
 def test_a_process_succeeds_and_a_plain_terminal_is_enough():
     done = process("run", *QUICK, "--out", "run", PYTHONIOENCODING="ascii", LANG="C", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
@@ -441,6 +443,7 @@ def test_a_process_succeeds_and_a_plain_terminal_is_enough():
     assert (Path("run") / "weights.png").exists()
 
 
+@pytest.mark.slow
 def test_a_path_that_the_terminal_cannot_show():
     done = process("run", *QUICK, "--out", "名", "--quiet", PYTHONIOENCODING="ascii", PYTHONUTF8="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u540d\n", "")

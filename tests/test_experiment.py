@@ -85,6 +85,7 @@ def test_the_same_seed_gives_the_same_bytes():
         assert Path("a", file).read_bytes() == Path("b", file).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bytes():
     feddwa.run(out="here", **SMALL)
     command = [sys.executable, "-m", "feddwa", "run", "--clients", "6", "--rounds", "3", "--param", "groups=2"]
@@ -144,6 +145,7 @@ def test_a_stack_is_found_again_for_its_own_samples_only(monkeypatch):
             torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.stackable])
 def test_hyper_parameters_that_training_costs_nothing_are_one_stack(algorithm):
     values = {"top_k": 2, "granularity": "model", "power": 1.0, "average": 0.5, "prior": 20.0, "freeze": 1}
@@ -157,6 +159,7 @@ def test_hyper_parameters_that_training_costs_nothing_are_one_stack(algorithm):
             torch.testing.assert_close(value, alone.models[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_that_were_interrupted_go_on_as_one_stack():
     """Even where they stopped at different rounds, and one had not begun."""
     options = {"clients": 4, "rounds": 5, "checkpoint_every": 1}
@@ -427,6 +430,7 @@ def test_bad_requests_say_what_is_wrong(model, clients, options, message):
 # Real data.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason=f"no real datasets at {REAL_DATA}; set FEDDWA_DATA to test on them")
 def test_cifar_from_its_files(pytestconfig, monkeypatch):
     """Two clients in a hundred train a linear model, all are tested: the whole way at a fraction of the cost."""

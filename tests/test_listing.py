@@ -172,6 +172,7 @@ def test_an_unknown_name_is_one_line(capsys):
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_a_table():
     script = Path(__file__).parents[1] / "benchmarks" / "startup.py"
     done = subprocess.run([sys.executable, script, "1"], capture_output=True, text=True, check=True, timeout=120)

@@ -260,6 +260,7 @@ def test_networks_reach_these_implementations(chosen, monkeypatch):
     assert chosen != "kernels" or seen[1][1][2] is True  # relu and pooling in one
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NO_TRITON, reason="needs Triton")
 def test_kernels_compile_for_a_gpu(tmp_path):
     """All of them, in a process that has not been told to interpret them."""
