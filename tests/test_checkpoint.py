@@ -42,6 +42,7 @@ TREES = st.dictionaries(
 FACTS = st.dictionaries(st.text(), st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(tree=TREES, facts=FACTS)
 def test_trees_come_back_bit_for_bit(tree, facts, tmp_path_factory):

@@ -371,6 +371,7 @@ def test_several_lines_of_a_failure_are_one(call, monkeypatch):
     assert call("run", *QUICK)[::2] == (1, "feddwa: failed: out of memory\\n  tried to allocate\\x1b[0m\n")
 
 
+@pytest.mark.slow
 def test_square_brackets_are_no_markup(call):
     for out in ("[/x]", "[bold]", ":smile:"):
         status, shown, err = call("run", *QUICK, "--out", out)
@@ -385,6 +386,7 @@ def test_square_brackets_are_no_markup(call):
     assert (status, "wrote [/z].html" in shown) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_command_line_prevails_over_the_files_hyper_parameters(call):
     assert call("run", *QUICK, "--param", "top_k=2", "--out", "first")[0] == 0
     for name, given in (("plain", "top_k=3"), ("named", "feddwa.top_k=3")):

@@ -77,6 +77,7 @@ def test_local_sends_nothing_and_fedavg_two_models(demo):
 # The same seed, the same run.
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes():
     for out, seed in (("a", 5), ("b", 5), ("c", 6)):
         feddwa.run(out=out, seed=seed, participation=0.5, model="digits-cnn", **SMALL)

@@ -205,6 +205,7 @@ def test_a_dropped_client_keeps_its_model_and_is_drawn_again():
     assert seen == set(range(N))
 
 
+@pytest.mark.slow
 def test_who_is_late_has_trained_and_who_is_refused_has_not():
     for fault, moves in (("straggler=0.5", True), ("nan=0.5", False), ("shape=0.5", False)):
         run = federation(FedDWA(), fault, conv_net)

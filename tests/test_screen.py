@@ -70,6 +70,7 @@ class Terminal:
         return self.process.wait(60)
 
 
+@pytest.mark.slow
 def test_bars_and_colours():
     terminal = Terminal("compare", "--algorithms", "feddwa", "local", "--rounds", "4", *SMALL, "--out", "all")
     assert terminal.finish() == 0

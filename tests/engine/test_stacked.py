@@ -65,6 +65,7 @@ def test_convolution(channels, outputs, geometry, chosen, monkeypatch):
             assert close(mine[client], yours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_convolution_without_bias_of_weights_in_any_order(ordered, chosen, monkeypatch):
@@ -160,6 +161,7 @@ def test_pooling_what_was_rectified_and_changed_since(chosen, monkeypatch):
     assert torch.allclose(torch.vmap(stacked)(x), torch.stack([F.max_pool2d(F.relu(own) - 0.5, 2) for own in x]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", IMPLEMENTATIONS)
 @pytest.mark.parametrize("channels", [5, 70])
 def test_batch_norm(channels, chosen, monkeypatch):
