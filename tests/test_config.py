@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.config import RunConfig, from_toml, to_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml, to_toml
 from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError
 

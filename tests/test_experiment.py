@@ -17,7 +17,8 @@ import feddwa
 from feddwa import FedDWA, InputError
 from feddwa.algorithms import ALGORITHMS
 from feddwa.build import load_task
-from feddwa.config import RunConfig, from_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml
 from feddwa.data.task import from_arrays
 from feddwa.experiment import run_task, run_tasks
 from tests.data.conftest import REAL_DATA

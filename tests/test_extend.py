@@ -15,7 +15,8 @@ from torch import nn
 import feddwa
 from feddwa import cli, plugins
 from feddwa.algorithms import ALGORITHMS, Local
-from feddwa.config import RunConfig, from_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 

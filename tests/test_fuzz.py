@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 import feddwa
 from feddwa import checkpoint, cli
 from feddwa.algorithms import ALGORITHMS
-from feddwa.config import BACKENDS, RunConfig, from_toml
+from feddwa.config import BACKENDS, RunConfig
+from feddwa.config_file import from_toml
 from feddwa.data.files import Tree
 from feddwa.data.own import load_own
 from feddwa.data.partition import PARTITIONS

@@ -4,13 +4,10 @@ What needs torch is imported where it is used, so that help and errors in option
 """
 
 import dataclasses
-import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from feddwa import params
 from feddwa.data.catalogue import defaults_of
@@ -21,8 +18,6 @@ from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, by_owners, 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
 
-Config = TypeVar("Config")
-
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
@@ -30,7 +25,6 @@ POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "out", "tensorboard")
-VERSION = 1  # of the TOML form: a file that is not of it is refused rather than misread
 
 
 @dataclass(frozen=True)
@@ -237,37 +231,6 @@ def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
         valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
         raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
     return holders[0], key, value
-
-
-def from_toml(path: str | Path, kind: type[Config]) -> Config:
-    """Read a configuration file; keys are the options' names with underscores."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, too deep
-        raise InputError(f"--config {path}: not a TOML file: {error}") from None
-    version = values.pop("version", VERSION)  # files that people write need not have it
-    if version != VERSION:
-        raise InputError(f"--config {path}: is of version {version}, this feddwa reads version {VERSION}")
-    known = params.fields_of(kind)
-    for key in values:
-        if key not in known:
-            raise unknown(f"--config {path}", key, known)
-    return kind(**{key: params.typed(f"--config {path}: {key}", value, known[key][0]) for key, value in values.items()})
-
-
-def to_toml(config: RunConfig) -> str:
-    """The configuration as TOML that reads back to itself, but for `out`: a run made again goes to a new place."""
-    given = {key: value for key, value in dataclasses.asdict(config).items() if value is not None and key != "out"}
-    return "".join(f"{key} = {_literal(value)}\n" for key, value in {"version": VERSION, **given}.items())
-
-
-def _literal(value: Any) -> str:
-    """JSON's literals are TOML's."""
-    if isinstance(value, tuple | list):
-        return "[" + "".join(f"\n  {_literal(item)}," for item in value) + "\n]" if value else "[]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _located(path: str | None) -> str | None:

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 import feddwa
-from feddwa.config import RunConfig, from_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Defaults, Files, Hub
 from feddwa.data.sources import load
 from tests.data.conftest import refuses

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from feddwa import params
 from feddwa.built_in import fields_text
-from feddwa.config import from_toml
+from feddwa.config_file import from_toml
 from feddwa.errors import InputError
 from feddwa.params import Option
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from feddwa.cli.outcome import resumable, show_outcome
-from feddwa.config import from_toml
+from feddwa.config_file import from_toml
 from feddwa.params import Option
 from feddwa.plugins import label
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from feddwa.cli.outcome import resumable, show_outcome
-from feddwa.config import RunConfig, to_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import to_toml
 from feddwa.errors import InputError, require
 from feddwa.params import Option, fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, check_dataset, label, located

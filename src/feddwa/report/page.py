@@ -13,7 +13,8 @@ from string import Template
 import numpy as np
 
 from feddwa import __version__
-from feddwa.config import RunConfig, to_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import to_toml
 from feddwa.errors import InputError
 from feddwa.report import facts
 from feddwa.report.collect import collect

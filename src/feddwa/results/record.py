@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from feddwa.config import RunConfig, from_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml
 from feddwa.data.describe import Description
 from feddwa.errors import InputError
 from feddwa.params import fields_of, typed

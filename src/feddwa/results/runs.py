@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from feddwa import checkpoint
-from feddwa.config import RunConfig, from_toml, to_toml
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml, to_toml
 from feddwa.data.describe import Description, to_json
 from feddwa.errors import InputError
 from feddwa.federation import Round
