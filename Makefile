@@ -12,10 +12,10 @@ demo: $(READY)
 
 # A process per core, each with one thread: small tensors gain nothing from more.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check src apps tests benchmarks examples docs
@@ -24,7 +24,7 @@ lint: $(READY)
 
 # Lines that only other processes run (kills, nodes) do not count, so the real share is a little higher.
 coverage: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 # Asks the index for known vulnerabilities of the pinned versions.
 audit: $(READY)

@@ -16,6 +16,15 @@ from feddwa.data.partition import Partition
 from feddwa.engine import Parts
 from feddwa.results import metrics
 
+# Files that take minutes. They begin first, so that no worker is left alone with one of them at the end.
+LONG = ("test_loopback.py", "test_stacked.py", "test_chaos.py", "test_summary.py", "test_screen.py", "test_extend.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files by their length; the tests of a file keep their order."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
 
