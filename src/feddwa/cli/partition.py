@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from feddwa.config import RunConfig
+from feddwa.data.options import DataOptions
 from feddwa.params import Option
 from feddwa.plugins import check_dataset
 
 
 @dataclass(frozen=True)
-class PartitionConfig:
+class PartitionConfig(DataOptions):
     """Draw who has which data, and say how different the clients are."""
 
     dataset: str = "digits"
