@@ -2,7 +2,7 @@
 
 An entry is a folder `<name>-<key>` with one .npy file per array and a manifest. It is written under another name and
 renamed in one step, so that a reader sees all of it or nothing; of two processes that decode the same data at the same
-time the second finds the place taken and uses the first one's. Samples may be decoded straight into the file that stays.
+time the second finds the place taken and uses the first one's. Images are decoded straight into the file that stays.
 """
 
 import dataclasses

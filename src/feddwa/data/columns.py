@@ -39,7 +39,7 @@ class Rows:
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
-        self.names = [name for name in parts[0].table.column_names]
+        self.names = list(parts[0].table.column_names)
         self.starts = np.cumsum([0, *(part.table.num_rows for part in parts)])
         self._check_alike()
 
@@ -146,8 +146,8 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
         count = "a different text in every row" if unlike else f"{len(found):,} different texts, more than {most}"
         hint = "" if unlike else ", --max-categories raises the bound"
         raise InputError(
-            f"{rows.parts[0].where}: column {name!r} has {count}; --drop {name} leaves it out{hint}; text to learn from "
-            "must become token ids"
+            f"{rows.parts[0].where}: column {name!r} has {count}; --drop {name} leaves it out{hint}; text to learn "
+            "from must become token ids"
         )
     return Column(name, "category", str(found[counts.argmax()]), tuple(some))
 

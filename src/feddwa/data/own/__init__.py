@@ -98,7 +98,7 @@ def _from_folder(path: Path, options: DataOptions, tell: Tell) -> Dataset:
 
 
 def _table_files(path: Path, files: list[Path], images: list[str]) -> tuple[list[Path], list[Path]]:
-    """Training and test files: by their names, by folders train/ and test/, or all of them, where there are no images."""
+    """Training and test files: by their names, by folders train/ and test/, or where there are no images all."""
     if not files:
         return [], []
     train = tables.split_files(path, "train", tables.SUFFIXES)
