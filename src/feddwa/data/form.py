@@ -46,8 +46,11 @@ class InputForm:
     def from_json(cls, content: dict[str, Any]) -> "InputForm":
         """The form that `as_json` gave."""
         own = (dict(each, categories=tuple(each["categories"])) for each in content["columns"])
-        made: dict[str, Any] = {**content, "columns": [Column(**each) for each in own]}
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in made.items()})
+        values = {**content, "columns": [Column(**each) for each in own]}
+        made: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**made)
 
     def read(self, path: str | Path) -> NewSamples:
         """The samples in a file or folder of this form; labels where it has them.
