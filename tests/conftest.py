@@ -1,6 +1,7 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -23,6 +24,16 @@ LONG = ("test_loopback.py", "test_stacked.py", "test_chaos.py", "test_summary.py
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the files by their length; the tests of a file keep their order."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_traces_in_the_users_cache(tmp_path_factory):
+    """Own data that tests load are kept as long as the tests run; all workers share them."""
+    several, folder = "PYTEST_XDIST_WORKER" in os.environ, tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        shared = (folder.parent if several else folder) / "cache"
+        patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(shared))
+        yield
 
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.

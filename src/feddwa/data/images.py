@@ -1,10 +1,11 @@
 """From encoded images to one uint8 array (n, C, H, W)."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from feddwa.data.files import first_line
 from feddwa.errors import InputError
@@ -12,47 +13,120 @@ from feddwa.errors import InputError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 FORMATS = ("PNG", "JPEG", "WEBP", "PPM", "BMP", "GIF", "TIFF")  # and none of the rare ones: less to try, less to trust
 SIXTEEN_BITS = 257  # 65,535 = 257 * 255: one level of 8 bits in levels of 16
+_ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values that exchange width and height
+
+Encoded = Iterable[tuple[str, bytes]]  # images, each with the words that say where it is, for errors
+Tell = Callable[[int, int], None]  # called with (images decoded, images in all)
+
+
+class Broken(NamedTuple):
+    """An image that cannot be read."""
+
+    number: int  # in the order of the images
+    why: str  # one line that names it
+
+
+class Decoded(NamedTuple):
+    """What came of decoding many images."""
+
+    broken: list[Broken]
+    scaled: int  # images that had another size
+
+
+class OtherSize(InputError):
+    """An image is not of the size that is wanted."""
+
+
+class HasColour(Exception):  # no error of the user: everything is decoded again, with three channels
+    """An image has colour, and there is room for grey alone."""
 
 
 def shape_of(where: str, data: bytes) -> tuple[int, int, int]:
-    """(C, H, W) of an encoded image: one channel for grey, else three."""
+    """(C, H, W) of an encoded image as people see it, turned as its EXIF data say: one channel for grey, else three."""
     with _open(where, data) as image:
-        return (1 if image.mode in ("1", "L") or _is_deep(image) else 3), image.height, image.width
+        # A PNG may have EXIF data behind the pixels, for which Pillow decodes it; a TIFF's size is turned already.
+        may_be = image.format in ("JPEG", "WEBP") or (image.format == "PNG" and b"eXIf" in data)
+        try:
+            turned = may_be and image.getexif().get(_ORIENTATION) in _SIDEWAYS
+        except Exception as error:
+            raise InputError(f"{where}: not a readable image, damaged EXIF data ({first_line(error)})") from None
+        size = (image.width, image.height) if turned else (image.height, image.width)
+        return _channels(image), *size
 
 
-def decode(images: Iterable[tuple[str, bytes]], count: int, shape: tuple[int, ...], reduce: int = 1) -> np.ndarray:
+def decode(
+    images: Encoded, count: int, shape: tuple[int, ...], reduce: int = 1, resize: bool = False, upright: bool = False
+) -> np.ndarray:
     """(count, C, H, W) uint8 from encoded images, all of that shape, or `reduce` times larger and averaged down.
 
-    An image comes with the words that say where it is, for errors, and is read when its turn comes. A plain loop at
-    0.1 to 0.2 ms an image: threads were measured to be slower, as images this small leave nothing to do in parallel.
+    resize: scale images of other sizes; upright: turn them as their EXIF data say. An image is read when its turn
+    comes. A plain loop at 0.1 to 0.2 ms an image: threads were measured to be slower, as images this small leave
+    nothing to do in parallel.
     """
     try:
         out = np.empty((count, *shape), dtype=np.uint8)
     except MemoryError:
         raise InputError(f"{count:,} images of shape {shape} do not fit into memory; make them smaller") from None
     for i, (where, data) in enumerate(images):
-        out[i] = _decode_one(where, data, shape, reduce)
+        with _open(where, data) as image:
+            out[i], _ = _pixels(where, image, shape, reduce, resize, upright)
     return out
 
 
-def _decode_one(where: str, data: bytes, shape: tuple[int, ...], reduce: int) -> np.ndarray:
+def decode_into(out: np.ndarray, images: Encoded, place: np.ndarray, resize: bool, tell: Tell) -> Decoded:
+    """Decode image i into out[place[i]]; those with place -1 are passed over, and those that cannot be read returned.
+
+    Raises OtherSize where an image is of another size and must not be scaled, and HasColour.
+    """
+    broken, scaled, done, total = [], 0, 0, int((place >= 0).sum())
+    for number, (where, data) in enumerate(images):
+        if place[number] < 0:
+            continue
+        try:
+            with _open(where, data) as image:
+                if _channels(image) > out.shape[1]:
+                    raise HasColour
+                out[place[number]], other = _pixels(where, image, out.shape[1:], 1, resize, upright=True)
+            scaled += other
+        except OtherSize:
+            raise
+        except InputError as error:
+            broken.append(Broken(number, str(error)))
+        done += 1
+        tell(done, total)
+    return Decoded(broken, scaled)
+
+
+def _pixels(
+    where: str, image: Image.Image, shape: tuple[int, ...], reduce: int, resize: bool, upright: bool
+) -> tuple[np.ndarray, bool]:
+    """(C, H, W) uint8, and whether it had another size."""
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
-    with _open(where, data) as image:
-        larger = reduce > 1 and image.size == (reduce * width, reduce * height)
-        if image.size != (width, height) and not larger:
-            raise InputError(f"{where}: image of {image.width}x{image.height} pixels, must be {width}x{height}")
-        if image.mode in ("I", "F") and not _is_deep(image):
-            raise InputError(
-                f"{where}: pixels of 32 bits, whose black and white are not known; must be of 8 or 16 bits"
-            )
-        try:
-            image = _eight_bits(image) if _is_deep(image) else image
-            plain = image if image.mode == mode else image.convert(mode)
+    if resize:
+        image.draft(None, (2 * max(height, width),) * 2)  # of a large JPEG a half, fourth or eighth is decoded
+    larger = reduce > 1 and image.size == (reduce * width, reduce * height)
+    if image.mode in ("I", "F") and not _is_deep(image):
+        raise InputError(f"{where}: pixels of 32 bits, whose black and white are not known; must be of 8 or 16 bits")
+    try:
+        tilted = upright and image.getexif().get(_ORIENTATION, 1) != 1
+        plain = ImageOps.exif_transpose(image) if tilted else image
+        size = plain.size
+        other = size != (width, height)
+        if resize or larger or not other:
+            plain = _eight_bits(plain) if _is_deep(image) else plain
+            plain = plain if plain.mode == mode else plain.convert(mode)
+            plain = plain.resize((width, height), Image.Resampling.BILINEAR) if resize and other else plain
             pixels = np.asarray(plain.reduce(reduce) if larger else plain)
-        except Exception as error:  # each of Pillow's readers has its own for damaged bytes
-            raise InputError(f"{where}: not a readable image, truncated or damaged ({first_line(error)})") from None
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    except Exception as error:  # each of Pillow's readers has its own for damaged bytes
+        raise InputError(f"{where}: not a readable image, truncated or damaged ({first_line(error)})") from None
+    if other and not (resize or larger):
+        raise OtherSize(f"{where}: image of {size[0]}x{size[1]} pixels, must be {width}x{height}")
+    return (pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), other
+
+
+def _channels(image: Image.Image) -> int:
+    return 1 if image.mode in ("1", "L", "LA") or _is_deep(image) else 3
 
 
 def _is_deep(image: Image.Image) -> bool:
@@ -69,5 +143,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _open(where: str, data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise InputError(f"{where}: not a readable image (of none of the formats {', '.join(FORMATS)})") from None
     except Exception as error:
         raise InputError(f"{where}: not a readable image ({first_line(error)})") from None
