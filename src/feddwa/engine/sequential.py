@@ -15,7 +15,8 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
-from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, task_loss, trainable
+from feddwa.engine.functions import KeyedFunctions
+from feddwa.engine.network import Loss, Objective, SGDStep, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
@@ -54,7 +55,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: Tensor) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedDropout(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls)):
             self.calls += 1
             return torch.func.functional_call(self.module, dict(params), (x,))  # type: ignore[no-any-return]
 
