@@ -26,7 +26,10 @@ def compare(net: nn.Module, *shapes: tuple[int, ...], dtype=torch.float64, opera
     """Value and all gradients of clients with parameters and inputs of their own: mapped, and by plain autograd."""
     torch.manual_seed(1)
     net = net.to(dtype)
-    rows = {name: value.detach() + 0.1 * torch.randn(CLIENTS, *value.shape, dtype=dtype) for name, value in net.named_parameters()}
+    rows = {
+        name: value.detach() + 0.1 * torch.randn(CLIENTS, *value.shape, dtype=dtype)
+        for name, value in net.named_parameters()
+    }
     inputs = [torch.randn(CLIENTS, *shape, dtype=dtype) for shape in shapes]
     noise = keys.key(0, "noise", torch.arange(CLIENTS))
 
@@ -192,7 +195,9 @@ def test_transformer_layers(training):
 
 def test_attention_drops_weights_at_the_rate_that_is_asked_for():
     with KeyedFunctions(keys.key(0, "mask")):
-        ones = F.scaled_dot_product_attention(*[torch.ones(50, 8, 16, 16)] * 2, torch.eye(16).expand(50, 8, 16, 16), None, 0.3)
+        ones = F.scaled_dot_product_attention(
+            *[torch.ones(50, 8, 16, 16)] * 2, torch.eye(16).expand(50, 8, 16, 16), None, 0.3
+        )
     dropped = (ones == 0).double().mean()  # (.., L, S): the weights themselves, each 1/16 or 0
     assert abs(dropped - 0.3) < 0.01
     assert torch.allclose(ones[ones > 0], torch.tensor(1 / 16 / 0.7))

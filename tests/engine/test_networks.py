@@ -51,7 +51,9 @@ def train(engine: Engine, kind: type[Trainer], rounds: int = 2):
 def error(left, right) -> float:
     """The largest difference in relation to a tensor's largest value."""
     pairs = zip(tensors(left), tensors(right), strict=True)
-    return max(float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1)) for (_, a), (_, b) in pairs)
+    return max(
+        float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1)) for (_, a), (_, b) in pairs
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -66,9 +66,9 @@ class KeyedFunctions(TorchFunctionMode):
             with self:  # what it calls is seen as well
                 return _multi_head_attention_forward(*args, **kwargs)
         if func is F.scaled_dot_product_attention and (p := _argument(4, "dropout_p", args, kwargs)):
-            return attention(*args, **kwargs, dropout=partial(self._dropout, None, p=p))
+            return attention(*args, **{**kwargs, "dropout": partial(self._dropout, None, p=p)})
         if func in RECURRENT:
-            return self._recurrent(self._other(func), *args)
+            return self._recurrent(func if _is_packed(args) else self._other(func), *args)
         if func in _UNKEYED:
             raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
         return self._other(func)(*args, **kwargs)
@@ -133,6 +133,8 @@ class StackedFunctions(KeyedFunctions):
         relu, self.relu = self.relu, None
         if func in (F.relu, torch.relu):
             return self._relu
+        if func is torch._pack_padded_sequence:
+            return _pack_padded_sequence
         return partial(max_pool2d, relu=relu) if func is F.max_pool2d else STACKED.get(func) or func
 
     def _relu(self, input: Tensor, inplace: bool = False) -> Tensor:
@@ -140,10 +142,12 @@ class StackedFunctions(KeyedFunctions):
         self.relu = None if inplace else (out, input)
         return out
 
-    def _recurrent(self, layer: Callable[..., Any], *args: Any) -> Any:
-        if _is_packed(args):
-            raise InputError("model: reads a PackedSequence")
-        return super()._recurrent(layer, *args)
+
+def _pack_padded_sequence(*args: Any) -> Any:
+    """torch's; of tensors under vmap or grad it would fail later, in a layer that reads what it has packed."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+        raise RuntimeError("_pack_padded_sequence: a PackedSequence cannot be mapped or differentiated by torch.func")
+    return torch._pack_padded_sequence(*args)
 
 
 def _is_packed(args: Sequence[Any]) -> bool:
@@ -156,7 +160,7 @@ def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> An
     return args[place] if len(args) > place else kwargs.get(name)
 
 
-def _seen_through(function: FunctionType) -> Callable[..., Any]:
+def _seen_through(function: Any) -> Callable[..., Any]:
     """A function of torch that does not ask for modes itself, so that an active mode sees what it calls."""
     names = {**function.__globals__, "has_torch_function": lambda tensors: False}
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)

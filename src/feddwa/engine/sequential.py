@@ -16,7 +16,7 @@ from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
 from feddwa.engine.functions import KeyedFunctions
-from feddwa.engine.network import Loss, Objective, SGDStep, task_loss, trainable
+from feddwa.engine.network import Loss, Objective, SGDStep, Step, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
@@ -94,6 +94,15 @@ class SequentialTrainer(Trainer):
 
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
+
+    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+        try:
+            return super()._step_flops(step, state, constants, samples)
+        except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
+            module = copy.deepcopy(self.engine.module).train()
+            load(module, state["buffers"])
+            client = PlainClient(module, self.engine.loss, keys.key(0, "flops"))
+            return self.engine.flops_of(client, step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         clients = [

@@ -31,10 +31,7 @@ def attention(
     scores = (query * scale) @ key.transpose(-2, -1)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-    if attn_mask is None:
-        weights = scores.softmax(-1)
-    else:
-        weights = _masked_softmax(scores, attn_mask)
+    weights = scores.softmax(-1) if attn_mask is None else _masked_softmax(scores, attn_mask)
     return (weights if dropout is None else dropout(weights)) @ value
 
 
@@ -55,7 +52,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.bilinear`. input1: (..., I); input2: (..., J); weight: (O, I, J) -> (..., O)."""
-    products = (input1 @ weight.movedim(0, 1).flatten(1)).unflatten(-1, (weight.shape[0], -1))  # (..., O, J)
+    products: Tensor = (input1 @ weight.movedim(0, 1).flatten(1)).unflatten(-1, (weight.shape[0], -1))  # (..., O, J)
     out = (products * input2.unsqueeze(-2)).sum(-1)
     return out if bias is None else out + bias
 

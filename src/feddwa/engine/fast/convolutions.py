@@ -18,7 +18,7 @@ from torch import Tensor
 from feddwa.engine.fast import patches
 from feddwa.engine.fast.dispatch import Geometry, OutputMask
 
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of input, weight, bias
+Gradients = tuple[Tensor | None, ...]  # of input, weight, bias
 
 
 class Convolution(NamedTuple):
@@ -79,8 +79,7 @@ def backward(
         kept = kept.flatten(0, 1) if kept.numel() else kept
         grads = backward(grad, x, _groups_of(weight, conv.groups, 1), kept, one, output_mask, chosen)
         axes = (2, 1, 1)
-        joined = [None if g is None else _join_groups(g, m, axis) for g, axis in zip(grads, axes, strict=True)]
-        return joined[0], joined[1], joined[2]
+        return tuple(None if g is None else _join_groups(g, m, axis) for g, axis in zip(grads, axes, strict=True))
     if conv.transposed:
         return _transposed_backward(grad_output, x, weight, conv, output_mask, chosen)
     if chosen == "patches":
@@ -92,12 +91,14 @@ def backward(
 
 def _groups_of(value: Tensor, groups: int, axis: int) -> Tensor:
     """(m, ..., groups * n, ...) with the channels at `axis` -> (m * groups, ..., n, ...)."""
-    return value.unflatten(axis, (groups, -1)).movedim(axis, 1).flatten(0, 1)
+    parts: Tensor = value.unflatten(axis, (groups, -1)).movedim(axis, 1).flatten(0, 1)
+    return parts
 
 
 def _join_groups(value: Tensor, m: int, axis: int) -> Tensor:
     """The inverse of `_groups_of`."""
-    return value.unflatten(0, (m, -1)).movedim(1, axis).flatten(axis, axis + 1)
+    joined: Tensor = value.unflatten(0, (m, -1)).movedim(1, axis).flatten(axis, axis + 1)
+    return joined
 
 
 def _kernels_backward(
@@ -137,7 +138,9 @@ def _transposed_backward(
 
         grad_x = kernels.conv(grad_output, weight, None, conv.geometry) if output_mask[0] else None
         size = weight.shape[3:]
-        grad_weight = kernels.conv_grad_weight(x, grad_output, size, conv.geometry, False)[0] if output_mask[1] else None
+        grad_weight = (
+            kernels.conv_grad_weight(x, grad_output, size, conv.geometry, False)[0] if output_mask[1] else None
+        )
         return grad_x, grad_weight, grad_bias
     grad_x, columns = patches.conv(grad_output, weight, None, conv.geometry)
     grad_weight = patches.conv_backward(x, grad_output, weight, columns, conv.geometry, (False, output_mask[1], False))
@@ -155,7 +158,8 @@ def _pixels(images: Tensor) -> Tensor:
 
 def _images(pixels: Tensor, like: Tensor) -> Tensor:
     """(m, B H W, C) -> (m, B, C, H, W), with batch, height and width of `like` (m, B, ., H, W)."""
-    return pixels.unflatten(1, (like.shape[1], *like.shape[3:])).movedim(-1, 2)
+    images: Tensor = pixels.unflatten(1, (like.shape[1], *like.shape[3:])).movedim(-1, 2)
+    return images
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

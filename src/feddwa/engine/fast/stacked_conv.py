@@ -70,8 +70,9 @@ def _conv_transpose(
     dilation: Any = 1,
 ) -> Tensor:
     """`torch.conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`, with a rule of our own for vmap."""
-    options = (numbers(value, dims) for value in (stride, padding, dilation))
-    return _apply(input, weight, bias, Convolution(*options, True, numbers(output_padding, dims), groups))
+    stride, padding, dilation = (numbers(value, dims) for value in (stride, padding, dilation))
+    conv = Convolution(stride, padding, dilation, True, numbers(output_padding, dims), groups)
+    return _apply(input, weight, bias, conv)
 
 
 conv1d, conv2d, conv3d = (partial(_conv, dims) for dims in (1, 2, 3))
@@ -94,8 +95,10 @@ def _apply(input: Tensor, weight: Tensor, bias: Tensor | None, conv: Convolution
     if input.ndim == dims + 1:
         return _apply(input.unsqueeze(0), weight, bias, conv).squeeze(0)
     if dims == 1:
-        flat = Convolution(*((n, *own) for n, own in zip((1, 0, 1), conv[:3], strict=True)), conv.transposed,
-                           (0, *conv.output_padding), conv.groups)  # fmt: skip
+        stride, padding, dilation, output_padding = (
+            (n, *own) for n, own in zip((1, 0, 1, 0), (*conv[:3], conv[4]), strict=True)
+        )
+        flat = Convolution(stride, padding, dilation, conv.transposed, output_padding, conv.groups)
         return _apply(input.unsqueeze(2), weight.unsqueeze(2), bias, flat).squeeze(2)
     out: Tensor = _Conv.apply(input, weight, bias, conv)[0]
     return out
@@ -214,5 +217,3 @@ def _merged(x: Tensor, dim: int | None, m: int) -> Tensor:
     if x.is_cuda or x.ndim - (dim is not None) != 4:
         return clients_first(x, dim, m).transpose(0, 1).flatten(1, 2).contiguous()
     return clients_in_channels(x, dim, m)
-
-

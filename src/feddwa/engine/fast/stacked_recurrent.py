@@ -69,9 +69,7 @@ def recurrent_cell(
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 RECURRENT: dict[Any, Callable[..., Any]] = {getattr(torch, kind): partial(recurrent, kind) for kind in KINDS}
-CELLS: dict[Any, Callable[..., Any]] = {
-    getattr(torch, f"{kind}_cell"): partial(recurrent_cell, kind) for kind in KINDS
-}
+CELLS: dict[Any, Callable[..., Any]] = {getattr(torch, f"{kind}_cell"): partial(recurrent_cell, kind) for kind in KINDS}
 
 
 def _one_way(
@@ -109,8 +107,8 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, grad_cell: Tensor, *_: Any) -> Any:
-        grad_cell = grad_cell if ctx.kind == "lstm" else None
-        return (*_RecurrenceBackward.apply(grad_output, grad_cell, *ctx.saved_tensors, ctx.kind), None)
+        last = grad_cell if ctx.kind == "lstm" else None
+        return (*_RecurrenceBackward.apply(grad_output, last, *ctx.saved_tensors, ctx.kind), None)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, projected: Tensor, *others: Any) -> Any:

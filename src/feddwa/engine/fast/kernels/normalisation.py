@@ -1,8 +1,8 @@
 """BatchNorm and its gradients in two passes each: one adds up over the pixels of a channel, one uses the sums.
 
 Pixels are (m, n, C): m clients, n = B H W pixels, C channels, contiguous. The sums are split over several programs
-(split-K). The second pass adds up the partial sums in a fixed order, so that results repeat to the bit. C is no constant
-of the kernels, so that a network with layers of many widths does not wait for the compiler at each.
+(split-K). The second pass adds up the partial sums in a fixed order, so that results repeat to the bit. C is no
+constant of the kernels, so that a network with layers of many widths does not wait for the compiler at each.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
