@@ -2,11 +2,14 @@
 
     python benchmarks/engine.py                 # everything
     python benchmarks/engine.py cifar-cnn-20    # some cases by name
+    python benchmarks/engine.py networks        # LSTM, GRU, transformers, ResNet-18, MobileNetV3; --device cuda
 
 The plain loop is what researchers write: a module, an SGD optimiser and a DataLoader per client, one client after
 another. The ratio is (median time of the plain loop's epoch) / (median time of the engine's epoch), the two measured in
 turn. The server's weights are held against a double Python loop over clients, and against one matrix product; three
 seeds trained as one stack of rows against the same three one after another; evaluation against a loop over clients.
+`networks` are those of networks.py, 20 clients each; for them the seconds until the first epoch is done are told, too:
+on a GPU, kernels are compiled then. Networks whose package is not installed are left out, which is said.
 """
 
 import argparse
@@ -14,9 +17,12 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
+import networks
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,6 +31,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Trainer, evaluate
+from feddwa.engine.fast.record import RECORD_AFTER
 from feddwa.engine.rows import repeat
 
 # name -> (model, sample shape, clients, samples per client, batch size, wanted ratio on two cores, on a GPU)
@@ -42,15 +49,17 @@ TENSOR_CORES = False  # set by --tensor-cores
 
 
 def make_engine(model: str, shape: tuple[int, ...], clients: int, samples: int, batch: int, device: str) -> Engine:
-    rng = np.random.default_rng(0)
-    total = clients * (samples + 1)
-    dataset = Dataset(
-        "synthetic", rng.normal(size=(total, *shape)).astype(np.float32), rng.integers(0, 10, total), 1, 10
-    )
-    rows = np.arange(total).reshape(clients, samples + 1)
-    data = federate(dataset, Partition([own[:-1] for own in rows], [own[-1:] for own in rows]), torch.device(device))
+    x = np.random.default_rng(0).normal(size=(clients * (samples + 1), *shape)).astype(np.float32)
     torch.manual_seed(0)
-    return Engine(models.make(model, shape, 10), data, Settings(1, batch, 0.01), tensor_cores=TENSOR_CORES)
+    return engine_on(models.make(model, shape, 10), x, clients, batch, device)
+
+
+def engine_on(module: nn.Module, x: np.ndarray, clients: int, batch: int, device: str) -> Engine:
+    """An engine for random labels of x, in equal shares: all but one sample of a client are trained on."""
+    dataset = Dataset("synthetic", x, np.random.default_rng(1).integers(0, 10, len(x)), 1, 10)
+    rows = np.arange(len(x)).reshape(clients, -1)
+    data = federate(dataset, Partition([own[:-1] for own in rows], [own[-1:] for own in rows]), torch.device(device))
+    return Engine(module, data, Settings(1, batch, 0.01), tensor_cores=TENSOR_CORES)
 
 
 def engine_epoch(engine: Engine) -> Callable[[], None]:
@@ -65,12 +74,12 @@ def engine_epoch(engine: Engine) -> Callable[[], None]:
     return epoch
 
 
-def plain_epoch(engine: Engine, model: str, shape: tuple[int, ...]) -> Callable[[], None]:
-    """One local epoch of all clients as a plain loop runs it."""
+def plain_epoch(engine: Engine, make: Callable[[], nn.Module]) -> Callable[[], None]:
+    """One local epoch of all clients as a plain loop runs it, with a module of its own for each."""
     device, train = engine.data.device, engine.data.splits["train"]
     clients = []
     for index, size in zip(train.index.cpu(), train.sizes.tolist(), strict=True):
-        module = models.make(model, shape, 10).to(device).train()
+        module = make().to(device).train()
         own = TensorDataset(engine.data.x.cpu()[index[:size]], engine.data.y.cpu()[index[:size]])
         loader = DataLoader(own, batch_size=engine.settings.batch_size, shuffle=True)
         clients.append((module, torch.optim.SGD(module.parameters(), lr=0.01), loader))
@@ -102,7 +111,7 @@ def race(one: Callable[[], None], other: Callable[[], None], seconds: float, dev
 def run_case(name: str, device: str, seconds: float) -> dict[str, object]:
     model, shape, clients, samples, batch, on_cpu, on_gpu = CASES[name]
     engine = make_engine(model, shape, clients, samples, batch, device)
-    vectorised, plain = engine_epoch(engine), plain_epoch(engine, model, shape)
+    vectorised, plain = engine_epoch(engine), plain_epoch(engine, lambda: models.make(model, shape, 10))
     steps = -(-samples // batch)
     for _ in range(1 + 60 // steps):  # until the step is traced (and on a GPU captured)
         vectorised()
@@ -212,12 +221,54 @@ def run_server(device: str, seconds: float, m: int = 100, size: int = 1_200_000)
     ]
 
 
-OTHERS = {"server": run_server, "seeds": run_seeds, "evaluation": run_evaluation}
+def run_networks(device: str, seconds: float) -> list[dict[str, object]]:
+    """Networks as people bring them, 20 clients each."""
+    found = []
+    for name, network in networks.NETWORKS.items():
+        if network.missing:
+            print(f"{name:<24} left out: {network.package} is not installed")
+        else:
+            found.append(run_network(name, device, seconds))
+            show(found[-1])
+    return found
+
+
+def run_network(name: str, device: str, seconds: float, clients: int = 20, samples: int = 40) -> dict[str, object]:
+    """An epoch of two batches of 20 for every client."""
+    batch, network = 20, networks.NETWORKS[name]
+    engine = engine_on(networks.make(name), network.samples(clients * (samples + 1)), clients, batch, device)
+    vectorised, plain = engine_epoch(engine), plain_epoch(engine, lambda: networks.make(name))
+    start = time.perf_counter()
+    vectorised()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    for _ in range(0 if device == "cuda" else RECORD_AFTER[device] // (samples // batch)):
+        vectorised()
+    plain()
+    fast, slow = race(vectorised, plain, seconds, device)
+    steps = samples // batch
+    times = {"engine_ms": fast / steps * 1e3, "plain_ms": slow / steps * 1e3, "ratio": slow / fast}
+    return {"case": name, **times, "wanted": 1.0, "first_s": first}
+
+
+def show(row: dict[str, Any]) -> None:
+    """A line of the table."""
+    wanted = row["wanted"]
+    bound = "" if wanted is None else (f">= {wanted:g}" if wanted > 0 else f"<= {-wanted:g}")
+    times = f"{row['engine_ms']:>9.2f} ms {row['plain_ms']:>9.2f} ms"
+    first = f"{row['first_s']:>7.1f} s" if "first_s" in row else ""
+    print(f"{row['case']:<24} {times} {row['ratio']:>7.1f}x {bound:>8} {first}", flush=True)
+
+
+OTHERS = {"networks": run_networks, "server": run_server, "seeds": run_seeds, "evaluation": run_evaluation}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"default: all of {', '.join([*CASES, *OTHERS])}")
+    parser.add_argument(
+        "cases", nargs="*", help=f"default: all of {', '.join([*CASES, *OTHERS])}; also single networks"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=8.0, help="time for each case")
     parser.add_argument("--json", help="write the results to this file")
@@ -231,18 +282,18 @@ def main() -> None:
         *OTHERS,
     ]
     print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads")
-    print(f"{'case':<24} {'engine':>12} {'plain loop':>12} {'ratio':>8} {'wanted':>8}")
+    print(f"{'case':<24} {'engine':>12} {'plain loop':>12} {'ratio':>8} {'wanted':>8} {'first epoch':>11}")
     results: list[dict[str, object]] = []
     for name in chosen:
-        if name in OTHERS:
+        if name in networks.NETWORKS:
+            rows = [run_network(name, options.device, options.seconds)]
+        elif name in OTHERS:
             rows = OTHERS[name](options.device, options.seconds)
         else:
             rows = [run_case(name, options.device, options.seconds)]
-        for row in rows:
-            wanted = row["wanted"]
-            bound = "" if wanted is None else (f">= {wanted:g}" if wanted > 0 else f"<= {-wanted:g}")
-            times = f"{row['engine_ms']:>9.2f} ms {row['plain_ms']:>9.2f} ms"
-            print(f"{row['case']:<24} {times} {row['ratio']:>7.1f}x {bound:>8}")
+        if name != "networks":  # shown as they come
+            for row in rows:
+                show(row)
         results += rows
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -228,7 +228,7 @@ BAD = {
     "run --model cifar-cnn": "--model cifar-cnn: takes .*models that fit: digits-mlp",
     "run --partition fair": "--partition: unknown name 'fair'; valid: pathological",
     "run --device tpu": "--device: unknown name 'tpu'; valid: auto, cpu, cuda",
-    "run --backend fast": "--backend: unknown name 'fast'; valid: vectorised, sequential",
+    "run --backend fast": "--backend: unknown name 'fast'; valid: vectorised, sequential, auto",
     "run --batchnorm none": "--batchnorm: unknown name 'none'; valid: local, mean, all-local",
     "run --param top_k=0": "--param top_k: got 0, must be at least 1",
     "run --participation 0": "--participation: got 0.0, must be above 0 and at most 1",

@@ -60,7 +60,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
         lr=st.none() | st.floats(0, 1e6),
         seed=st.integers(0, 2**63 - 1),
         chunk=st.none() | st.integers(1, 10),
-        backend=st.sampled_from(["vectorised", "sequential"]),
+        backend=st.sampled_from(["vectorised", "sequential", "auto"]),
         partition=st.sampled_from(["rotations", "label-permutation"]),
         param=st.sampled_from([(), ("top_k=3",), ("feddwa.guidance=last", "groups=2")]),
     )
@@ -81,7 +81,7 @@ def test_toml_reads_back_to_itself(config):
         ({"model": "big"}, "--model: unknown name 'big'; valid: cifar-cnn"),
         ({"partition": "fair"}, "--partition: unknown name 'fair'; valid: pathological, groups"),
         ({"device": "tpu"}, "--device: unknown name 'tpu'; valid: auto, cpu, cuda"),
-        ({"backend": "fast"}, "--backend: unknown name 'fast'; valid: vectorised, sequential"),
+        ({"backend": "fast"}, "--backend: unknown name 'fast'; valid: vectorised, sequential, auto"),
         ({"dtype": "int8"}, "--dtype: unknown name 'int8'; valid: float32"),
         ({"clients": 0}, "--clients: got 0, must be at least 1"),
         ({"rounds": 0}, "--rounds: got 0, must be at least 1"),

@@ -133,9 +133,10 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    engine.sequential = config.backend == "sequential"
     if config.model not in models.MODELS:  # of which tests know that they can be trained
         try_batch(engine)
-        try_training(engine, config.backend == "sequential")
+        engine.sequential = try_training(engine, config.backend)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
 
@@ -148,7 +149,7 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
     check_single_samples(engine)
-    options = config.participation, config.backend == "sequential", config.chunk, config.batchnorm
+    options = config.participation, engine.sequential, config.chunk, config.batchnorm
     return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
 
 DEVICES = ("auto", "cpu", "cuda")
-BACKENDS = ("vectorised", "sequential")
+BACKENDS = ("vectorised", "sequential", "auto")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
 POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
@@ -59,7 +59,7 @@ class RunConfig(DataOptions):
     device: str = "auto"
     """auto, cpu or cuda."""
     backend: str = "vectorised"
-    """vectorised (all clients as one program) or sequential (the plain loop, for debugging)."""
+    """vectorised (all clients as one program), sequential (the plain loop) or auto (the first where it can be)."""
     dtype: str = "float32"
     """float32, float64, bfloat16, or tf32: float32 whose products have three digits, faster on a GPU."""
     batchnorm: str = "local"

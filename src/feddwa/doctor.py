@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
-from feddwa.errors import InputError
+from feddwa.errors import InputError, InputWarning
 from feddwa.federation import Round
 from feddwa.results import metrics
 from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
@@ -102,10 +103,15 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
         config = dataclasses.replace(config, out=None).resolved()
         task = load_task(config)
         config = settled(config, task.dataset)
-        module = make_engine(config, task).module
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", InputWarning)
+            engine = make_engine(config, task)
     except InputError as error:
         yield Finding("error", str(error))
         return
+    yield from (Finding("warning", str(each.message)) for each in told if issubclass(each.category, InputWarning))
+    config = dataclasses.replace(config, backend="sequential") if engine.sequential else config
+    module = engine.module
     parameters = sum(value.numel() for value in module.parameters())
     what = f"{config.algorithm} on {config.dataset}, {config.partition}, {task.clients} clients"
     yield Finding(

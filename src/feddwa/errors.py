@@ -9,6 +9,10 @@ class InputError(ValueError):
     """Bad input: one line that names the field, the value and what would be valid. The CLI exits with 2."""
 
 
+class InputWarning(UserWarning):
+    """What is done in another way than the user may expect: one line, which the CLI prints."""
+
+
 def unknown(field: str, value: object, valid: Iterable[object]) -> InputError:
     """The error for a name that is not in a closed list."""
     return InputError(f"{field}: unknown name {shown(value)}; valid: {', '.join(map(str, valid))}")

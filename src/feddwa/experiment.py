@@ -96,7 +96,7 @@ def run_tasks(
     ]
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
-    if len(pairs) == 1 or pairs[0][0].backend == "sequential" or len(kinds) > 1:
+    if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
         return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
@@ -193,7 +193,8 @@ def simulate(
     Arrays or tensors of any shape: uint8 pixels are scaled to 0..1, other numbers are used as they are. Without test
     data a fifth of each client's samples is set apart for testing. `algorithm` is a name or an instance, e.g.
     `FedDWA(top_k=3)`; the model's present parameters are everybody's start, and those with requires_grad=False stay as
-    they are. `backend="sequential"` trains one client after another, for models that cannot be mapped over clients.
+    they are. `backend="sequential"` trains one client after another, for models that cannot be mapped over clients;
+    "auto" does so where it must, with a warning.
     Nothing is written to disk.
     """
     task = from_arrays(clients)
@@ -206,7 +207,7 @@ def simulate(
     engine = engine_on(algorithm, module, task, choose_device(device), settings_of(config), seed, dtype_of(model), loss)
     try_batch(engine)
     check_single_samples(engine)
-    try_training(engine, backend == "sequential")
+    engine.sequential = try_training(engine, backend)
     names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
     return _finish(make_federation(config, engine, algorithm), task, rounds, names, observe)
 

@@ -342,16 +342,16 @@ def test_one_sample_and_plain_batchnorm_agree_with_torch():
 
 
 def test_random_layers_without_a_key_are_refused():
-    engine = make_engine(lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.5), nn.Linear(64, 10)))
+    engine = make_engine(lambda: nn.Sequential(nn.Flatten(), nn.RReLU(), nn.Linear(64, 10)))
     with pytest.raises(InputError, match="draws its own random numbers"):
         Trainer(engine, torch.arange(len(SIZES)), 1).sgd(*start(engine))
 
 
 def test_dropout_keeps_the_right_share_and_scale():
-    from feddwa.engine.network import KeyedDropout
+    from feddwa.engine.functions import KeyedFunctions
 
     for layer, distinct in ((F.dropout, 40 * 30 * 6), (F.dropout2d, 40 * 30)):
-        with KeyedDropout(keys.key(0, "mask")):
+        with KeyedFunctions(keys.key(0, "mask")):
             out = layer(torch.ones(40, 30, 3, 2), 0.3, training=True)
         assert out.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
         kept = (out > 0).double().mean()

@@ -13,7 +13,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.engine import Engine, SequentialTrainer, Settings, evaluate, evaluate_one_by_one, keys
 from feddwa.engine.rows import repeat
 from feddwa.engine.sequential import PlainClient
-from feddwa.errors import InputError
+from feddwa.errors import InputError, InputWarning
 from tests.conftest import NETWORKS, SIZES, small_data
 
 STEPS, FEATURES = 6, 4
@@ -90,6 +90,11 @@ class Noisy(Flat):
         return x + 0.1 * torch.randn_like(x)
 
 
+class Alpha(Flat):
+    def change(self, x):
+        return F.alpha_dropout(x, 0.3, self.training)
+
+
 class Caching(Flat):
     """Sets an attribute once: nothing that a stack could get wrong."""
 
@@ -101,15 +106,42 @@ class Caching(Flat):
         return x * self.scale
 
 
-STACK = r'; use backend="sequential", which trains one client after another$'
+class Packing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.GRU(FEATURES, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        lengths = torch.full((len(x),), STEPS - 1)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.head(self.layer(packed)[1][-1])
+
+
+class Within(nn.Module):
+    """A network whose encoder cannot be mapped."""
+
+    def __init__(self, encoder: type[nn.Module]) -> None:
+        super().__init__()
+        self.encoder = encoder()
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+STACK = (
+    r", so it cannot be mapped over clients; use --backend sequential, which trains one client after another, or auto$"
+)
+READS = r" branches on the value of a tensor, or reads it"
 UNMAPPED = {
-    "lstm": (Recurrent, "model: nn.LSTM has no rule for many clients, so it cannot be mapped over clients" + STACK),
-    "gru": (lambda: Recurrent(nn.GRU), "model: nn.GRU has no rule" + ".*" + STACK),
-    "rnn": (lambda: Recurrent(nn.RNN), "model: nn.RNN has no rule" + ".*" + STACK),
-    "branch": (Branching, "model: branches on the value of a tensor" + ".*" + STACK),
-    "item": (Reading, "model: branches on the value of a tensor, or reads it" + ".*" + STACK),
-    "mask": (Selecting, "model: makes a tensor whose shape depends on values" + ".*" + STACK),
-    "counter": (Counting, "model: forward changes the attribute calls, which a stack of clients shares" + STACK),
+    "branch": (Branching, "^model: Branching" + READS + STACK),
+    "item": (lambda: Within(Reading), r"^model: encoder \(Reading\)" + READS + STACK),
+    "mask": (Selecting, "^model: Selecting makes a tensor whose shape depends on values" + STACK),
+    "packed": (lambda: Within(Packing), r"^model: encoder \(Packing\) packs sequences .*\(PackedSequence\)" + STACK),
+    "counter": (
+        Counting,
+        "^model: forward changes the attribute calls, which a stack of clients shares; use --backend",
+    ),
 }
 
 
@@ -125,14 +157,27 @@ def test_what_cannot_be_mapped_is_refused_at_once_and_runs_one_by_one(name):
     assert result.summary["loss"]["last"] < result.metrics[0]["loss_before"]
 
 
+@pytest.mark.parametrize("name", UNMAPPED)
+def test_auto_falls_back_to_the_plain_loop_and_says_so(name):
+    make, _ = UNMAPPED[name]
+    with pytest.warns(InputWarning, match="^model: .*; clients are trained one after another, which is slower$"):
+        auto = feddwa.simulate(make(), clients(), rounds=2, batch_size=8, backend="auto")
+    alone = feddwa.simulate(make(), clients(), rounds=2, batch_size=8, backend="sequential")
+    assert all(torch.equal(value, alone.models[name]) for name, value in auto.models.items())
+
+
+def test_auto_trains_a_stack_where_it_can():
+    """Warnings are errors here."""
+    runs = [
+        feddwa.simulate(Recurrent(), clients(), rounds=2, batch_size=8, backend=name) for name in ("auto", "vectorised")
+    ]
+    assert all(torch.equal(value, runs[1].models[name]) for name, value in runs[0].models.items())
+
+
 UNKEYED = {
-    "attention": (Attentive, r"model: nn.MultiheadAttention with dropout 0.1 draws its own .* self_attn.dropout"),
-    "stacked lstm": (
-        lambda: Recurrent(num_layers=2, dropout=0.3),
-        "model: the dropout inside nn.LSTM draws its own random numbers; use nn.Dropout instead",
-    ),
-    "noise": (Noisy, "model: forward draws its own random numbers; use nn.Dropout instead"),
-    "alpha": (lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(24, 3)), "alpha_dropout draws its own"),
+    "noise": (Noisy, "^model: Noisy draws its own random numbers; use nn.Dropout instead$"),
+    "inside": (lambda: Within(Noisy), r"^model: encoder \(Noisy\) draws its own random numbers"),
+    "rrelu": (lambda: nn.Sequential(nn.Flatten(), nn.RReLU(), nn.Linear(24, 3)), "rrelu draws its own"),
 }
 
 
@@ -145,14 +190,19 @@ def test_draws_without_a_key_are_refused_on_both_backends(name, backend):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's attention, mapped on a CPU
-def test_a_transformer_with_keyed_dropout_is_the_same_on_both_backends():
-    """As the message says: without the attention's own dropout, with the layers' nn.Dropout."""
-    results = []
-    for backend in ("vectorised", "sequential"):
-        model = Attentive().double()
-        model.encoder.layers[0].self_attn.dropout = 0.0
-        results.append(feddwa.simulate(model, clients(), rounds=2, lr=0.1, batch_size=8, backend=backend))
+KEYED = {
+    "transformer": Attentive,
+    "stacked lstm": lambda: Recurrent(num_layers=2, dropout=0.3),
+    "alpha": Alpha,
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_dropout_anywhere_is_the_same_on_both_backends(name):
+    results = [
+        feddwa.simulate(KEYED[name]().double(), clients(), rounds=2, lr=0.1, batch_size=8, backend=backend)
+        for backend in ("vectorised", "sequential")
+    ]
     for name, value in results[0].models.items():
         assert torch.allclose(value, results[1].models[name], rtol=1e-8, atol=1e-10), name
 
@@ -183,12 +233,16 @@ def test_recurrent_layers_have_the_gradients_of_autograd():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_a_recurrent_network_one_by_one(name):
-    result = feddwa.simulate(
-        Recurrent(), clients(), name, rounds=2, lr=0.1, batch_size=8, participation=0.67, backend="sequential"
-    )
-    assert all(value.isfinite().all() for value in result.models.values())
-    assert result.summary["flops_per_client_round"] > 0
+def test_every_algorithm_trains_a_recurrent_network_on_both_backends(name):
+    results = [
+        feddwa.simulate(
+            Recurrent().double(), clients(), name, rounds=2, lr=0.1, batch_size=8, participation=0.67, backend=backend
+        )
+        for backend in ("vectorised", "sequential")
+    ]
+    assert results[0].summary["flops_per_client_round"] > 0
+    for part, value in results[0].models.items():
+        assert torch.allclose(value, results[1].models[part], rtol=1e-7, atol=1e-9), part
 
 
 @pytest.mark.parametrize("network", NETWORKS)

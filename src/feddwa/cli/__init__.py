@@ -2,13 +2,14 @@
 
 import io
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, get_type_hints
 
 from feddwa import __version__
-from feddwa.errors import InputError, one_line
+from feddwa.errors import InputError, InputWarning, one_line
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,18 @@ COMMANDS = {command.name: command for command in _COMMANDS}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `feddwa` command."""
+    with warnings.catch_warnings():
+        others = warnings.formatwarning
+        warnings.formatwarning = lambda message, category, *rest: (
+            f"feddwa: {one_line(message)}\n" if issubclass(category, InputWarning) else others(message, category, *rest)
+        )
+        try:
+            return _main(argv)
+        finally:
+            warnings.formatwarning = others
+
+
+def _main(argv: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path that the terminal cannot show is no failure
     name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]

@@ -19,7 +19,7 @@ from feddwa.data.federated import Batch, FederatedData
 from feddwa.engine import keys
 from feddwa.engine.fast.program import Flat, Program
 from feddwa.engine.fast.record import RecordedFunction
-from feddwa.engine.network import FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
+from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
 from feddwa.engine.rows import count, repeat, take_parts
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
@@ -56,6 +56,7 @@ class Engine:
     loss: Loss = F.cross_entropy
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
+    sequential: bool = False  # whether clients are trained one after another, by the plain loop
     lockstep: int = 1  # federations that train in lockstep and share the memory
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, RecordedFunction] = field(default_factory=dict)
@@ -120,13 +121,17 @@ class Engine:
 
     def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+        client = FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
+        return self.flops_of(client, step, state, constants, samples)
+
+    def flops_of(self, client: Client, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+        """The same of a client of one's own; counted once for a step and a number of samples."""
         known = (step, samples)
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
             batch, parts = self.data.batch(index, self.dtype), dict(state)
-            buffers = parts.pop("buffers")
+            del parts["buffers"]
             with FlopCounterMode(display=False) as counter:
-                client = FunctionalClient(self.module.train(), self.loss, buffers, keys.key(0, "flops"))
                 step(client, parts, batch, **constants)
             self.flops[known] = counter.get_total_flops()
         return self.flops[known]

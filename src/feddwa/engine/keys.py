@@ -9,6 +9,7 @@ import hashlib
 import torch
 from torch import Tensor
 
+from feddwa.engine.fast import draws
 from feddwa.engine.fast.dispatch import implementation
 
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
@@ -64,10 +65,14 @@ def bits(key: Tensor, count: int) -> Tensor:
 
 def uniform(key: Tensor, shape: torch.Size) -> Tensor:
     """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so that they are exact."""
+    drawn: Tensor
     if implementation(key) == "kernels":
         from feddwa.engine.fast import kernels
 
-        drawn: Tensor = kernels.uniform(key, shape.numel())
+        drawn = kernels.uniform(key, shape.numel())
+        return drawn.reshape(shape)
+    if key.device.type == "cpu":
+        drawn = draws.uniform(key, shape.numel())
         return drawn.reshape(shape)
     return ((bits(key, shape.numel()) >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(shape)
 

@@ -5,106 +5,22 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 `step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
-from feddwa.engine.fast.dispatch import view
-from feddwa.engine.fast.stacked_conv import conv2d
-from feddwa.engine.fast.stacked_norm import batch_norm, group_norm
-from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
+from feddwa.engine.functions import StackedFunctions, weights_as_given
 from feddwa.engine.types import Model, StepState
 from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
 Objective = Callable[..., Tensor]
 Step = Callable[..., StepState]
-
-
-STACKED: dict[Any, Callable[..., Any]] = {
-    torch.conv2d: conv2d, F.batch_norm: batch_norm, F.adaptive_avg_pool2d: adaptive_avg_pool2d,
-    F.group_norm: group_norm, torch.group_norm: group_norm, Tensor.view: view,
-}  # fmt: skip
-
-
-class KeyedDropout(TorchFunctionMode):
-    """While active, dropout draws from a key instead of the global generator."""
-
-    def __init__(self, key: Tensor) -> None:
-        super().__init__()
-        self.key = key
-        self.draws = 0  # dropout layers passed so far: each has its own key
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _DROPOUTS:
-            return self._dropout(_DROPOUTS[func], *args, **kwargs)
-        if func in _UNKEYED or (func is F.scaled_dot_product_attention and _argument(4, "dropout_p", args, kwargs)):
-            raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
-        if func is F.multi_head_attention_forward and kwargs.get("training", True):
-            _check_attention(_argument(10, "dropout_p", args, kwargs))
-        return self._other(func)(*args, **kwargs)
-
-    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return func
-
-    def _dropout(
-        self, kept_dims: int | None, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-    ) -> Tensor:
-        if not training or p == 0:
-            return x
-        shape = x.shape if kept_dims is None else x.shape[:kept_dims] + (1,) * (x.ndim - kept_dims)
-        draw = keys.uniform(keys.fold(self.key.to(x.device), self.draws), shape)
-        self.draws += 1
-        return x * ((draw >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
-
-
-class StackedFunctions(KeyedDropout):
-    """Besides, convolution, pooling and BatchNorm take the forms that stay fast when mapped over clients."""
-
-    def __init__(self, key: Tensor) -> None:
-        super().__init__(key)
-        self.relu: Relu | None = None  # if it was the last call
-
-    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        relu, self.relu = self.relu, None
-        if func in (F.relu, torch.relu):
-            return self._relu
-        return partial(max_pool2d, relu=relu) if func is F.max_pool2d else STACKED.get(func) or func
-
-    def _relu(self, input: Tensor, inplace: bool = False) -> Tensor:
-        out = F.relu(input, inplace)
-        self.relu = None if inplace else (out, input)
-        return out
-
-
-# Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
-_DROPOUTS: dict[Any, int | None] = {F.dropout: None, F.dropout1d: 2, F.dropout2d: 2, F.dropout3d: 2}
-_UNKEYED = {F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d}
-
-
-def _check_attention(dropout: float) -> None:
-    """Dropout inside the attention function of torch is out of reach of a key."""
-    if dropout > 0:
-        raise InputError(
-            f"model: nn.MultiheadAttention with dropout {dropout} draws its own random numbers; set its attribute "
-            "dropout to 0.0 (in nn.TransformerEncoderLayer: self_attn.dropout); layers of nn.Dropout may stay"
-        )
-
-
-def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """An argument that was given by its place or by its name; None where it was not."""
-    return args[place] if len(args) > place else kwargs.get(name)
 
 
 @dataclass
@@ -120,7 +36,7 @@ class Net:
     def __call__(self, params: Model, x: Tensor) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
-        with StackedFunctions(keys.fold(self.key, self.calls)):
+        with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
             outputs = torch.func.functional_call(self.module, state, (x,))
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back

@@ -15,7 +15,8 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
-from feddwa.engine.network import KeyedDropout, Loss, Objective, SGDStep, task_loss, trainable
+from feddwa.engine.functions import KeyedFunctions
+from feddwa.engine.network import Loss, Objective, SGDStep, Step, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
@@ -54,7 +55,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: Tensor) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedDropout(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls)):
             self.calls += 1
             return torch.func.functional_call(self.module, dict(params), (x,))  # type: ignore[no-any-return]
 
@@ -93,6 +94,15 @@ class SequentialTrainer(Trainer):
 
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
+
+    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+        try:
+            return super()._step_flops(step, state, constants, samples)
+        except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
+            module = copy.deepcopy(self.engine.module).train()
+            load(module, state["buffers"])
+            client = PlainClient(module, self.engine.loss, keys.key(0, "flops"))
+            return self.engine.flops_of(client, step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         clients = [

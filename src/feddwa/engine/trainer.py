@@ -129,9 +129,13 @@ class Trainer:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""
         first, fixed, width = row_of_parts(work, 0), row_of_parts(constants, 0), schedule.width
         full, rest = schedule.sizes // width, schedule.sizes % width  # (m,) each
-        cost = {b: self.engine.step_flops(schedule.step, first, fixed, b) for b in {width, *rest.tolist()} if b}
+        cost = {b: self._step_flops(schedule.step, first, fixed, b) for b in {width, *rest.tolist()} if b}
         short = torch.tensor([cost.get(b, 0) for b in rest.tolist()], dtype=torch.float64)
         self.flops += len(schedule.orders) * (full * cost[width] + short)
+
+    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+        """FLOPs of one client's step."""
+        return self.engine.step_flops(step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """All epochs of the schedule."""

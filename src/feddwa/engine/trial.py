@@ -1,9 +1,10 @@
 """Whether a model can be trained: tried on two samples before training, with one clear line where it cannot."""
 
+import contextlib
 import copy
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -18,45 +19,58 @@ from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import repeat
 from feddwa.engine.sequential import PlainClient
 from feddwa.engine.types import Model
-from feddwa.errors import InputError
+from feddwa.errors import InputError, InputWarning
 
 FAILURES = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
-INSTEAD = 'use backend="sequential", which trains one client after another'
+INSTEAD = "use --backend sequential, which trains one client after another, or auto"
 CAUSES = {  # what torch says when it cannot map a model -> what the model does
+    "_pack_padded_sequence": "packs sequences of unequal length (PackedSequence)",
     "data-dependent control flow": "branches on the value of a tensor, or reads it",
     ".item()": "branches on the value of a tensor, or reads it",
     "dynamic shape": "makes a tensor whose shape depends on values",
 }
 
 
-def try_training(engine: Engine, sequential: bool) -> None:
-    """One step of one client by the plain loop and, unless `sequential`, one of two clients as a stack.
+class _Unmapped(Exception):
+    """Why clients cannot be trained as a stack, in one line."""
 
-    Neither leaves a trace: not in the engine's module, not in torch's generators.
+
+def try_training(engine: Engine, backend: str) -> bool:
+    """One step of one client by the plain loop and, unless that is the backend, one of two clients as a stack.
+
+    Returns whether clients are trained one after another: as `backend` says, or with "auto" where they must be, which
+    a warning tells. Neither step leaves a trace: not in the engine's module, not in torch's generators.
     """
     device = engine.data.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch tells how fast a layer is before it tells that it cannot be mapped
-        _try_alone(engine, sequential)
-        if not sequential:
-            _try_stack(engine)
+        try:
+            _try_alone(engine, backend == "sequential")
+            if backend != "sequential":
+                _try_stack(engine)
+            return backend == "sequential"
+        except _Unmapped as error:
+            why = str(error)
+    if backend != "auto":
+        raise InputError(f"model: {why}; {INSTEAD}")
+    warnings.warn(f"model: {why}; clients are trained one after another, which is slower", InputWarning, stacklevel=2)
+    return True
 
 
 def _try_alone(engine: Engine, sequential: bool) -> None:
     """Two steps of one client: an attribute may be set once (a cache), but must not change after that."""
     module, (parameters, _) = copy.deepcopy(engine.module).train(), engine.initial()
     generators, seen = _generator_states(engine.data.device), []
-    for _ in range(2):
-        _gradient_alone(engine, module, parameters)
-        seen.append(_attributes(module))
-    now = _generator_states(engine.data.device)
-    if not all(torch.equal(old, new) for old, new in zip(generators, now, strict=True)):
-        raise InputError(f"model: {_random_layer(module)} draws its own random numbers; use nn.Dropout instead")
+    with _watched(module) as layers:
+        layers.drawn = partial(_have_moved, generators, engine.data.device)
+        for _ in range(2):
+            _gradient_alone(engine, module, parameters)
+            seen.append(_attributes(module))
+    if layers.drawing or _have_moved(generators, engine.data.device):
+        raise InputError(f"model: {layers.drawing or 'training'} draws its own random numbers; use nn.Dropout instead")
     changed = [name for name in seen[1] if name not in seen[0] or not _same(seen[0][name], seen[1][name])]
     if changed and not sequential:
-        raise InputError(
-            f"model: forward changes the attribute {changed[0]}, which a stack of clients shares; {INSTEAD}"
-        )
+        raise _Unmapped(f"forward changes the attribute {changed[0]}, which a stack of clients shares")
 
 
 def _gradient_alone(engine: Engine, module: nn.Module, parameters: Model) -> None:
@@ -76,17 +90,58 @@ def _try_stack(engine: Engine) -> None:
     def gradient(parameters: Model, buffers: Model, batch: Batch, key: Tensor) -> Model:
         return FunctionalClient(engine.module, engine.mapped_loss, buffers, key).gradient(parameters, batch)
 
+    with _watched(engine.module) as layers:
+        try:
+            engine.module.train()
+            mapped: Callable[..., object] = torch.vmap(gradient)  # of stacks, where gradient has models
+            mapped(parameters, buffers, batch, noise)
+            engine.module.eval()
+            with torch.no_grad():
+                torch.vmap(partial(score, engine))(parameters, buffers, batch.x, batch.y)
+        except InputError:
+            raise
+        except FAILURES as error:
+            who = f"{layers.path[-1]} " if layers.path else ""
+            raise _Unmapped(f"{who}{_cause(error)}, so it cannot be mapped over clients") from error
+
+
+class _Layers:
+    """Which layers of a model are at work: hooks keep this up to date."""
+
+    def __init__(self) -> None:
+        self.path: list[str] = []  # those that have begun and not ended, from the outermost on
+        self.drawn: Callable[[], bool] = lambda: False  # whether torch's generators have been used
+        self.drawing = ""  # the innermost layer that has used them
+
+    def enter(self, name: str, *_: object) -> None:
+        """A layer begins."""
+        self._look()
+        self.path.append(name)
+
+    def leave(self, *_: object) -> None:
+        """The innermost layer ends."""
+        self._look()
+        self.path.pop()
+
+    def _look(self) -> None:
+        if self.path and not self.drawing and self.drawn():
+            self.drawing = self.path[-1]
+
+
+@contextlib.contextmanager
+def _watched(module: nn.Module) -> Iterator[_Layers]:
+    """Names the layers at work: "encoder.rnn (LSTM)", or of the model itself its class."""
+    layers, handles = _Layers(), []
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        full = f"{name} ({kind})" if name else kind
+        handles.append(part.register_forward_pre_hook(partial(layers.enter, full)))
+        handles.append(part.register_forward_hook(layers.leave))
     try:
-        engine.module.train()
-        mapped: Callable[..., object] = torch.vmap(gradient)  # of stacks, where gradient has models
-        mapped(parameters, buffers, batch, noise)
-        engine.module.eval()
-        with torch.no_grad():
-            torch.vmap(partial(score, engine))(parameters, buffers, batch.x, batch.y)
-    except InputError:
-        raise
-    except FAILURES as error:
-        raise InputError(f"model: {_cause(error)}, so it cannot be mapped over clients; {INSTEAD}") from error
+        yield layers
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _samples(engine: Engine, *shape: int) -> Batch:
@@ -99,10 +154,9 @@ def _generator_states(device: torch.device) -> list[Tensor]:
     return [torch.get_rng_state(), *own]
 
 
-def _random_layer(module: nn.Module) -> str:
-    """What drew, as far as that can be told: recurrent layers have a dropout of their own."""
-    drawing = [part for part in module.modules() if isinstance(part, nn.RNNBase) and part.dropout > 0]
-    return f"the dropout inside nn.{type(drawing[0]).__name__}" if drawing else "forward"
+def _have_moved(old: list[Tensor], device: torch.device) -> bool:
+    """Whether torch's generators have been used since they were in the old states."""
+    return not all(torch.equal(was, now) for was, now in zip(old, _generator_states(device), strict=True))
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
@@ -120,8 +174,8 @@ def _same(old: object, new: object) -> bool:
 def _cause(error: Exception) -> str:
     """Why torch cannot map a model, in a few words."""
     text = str(error)
-    layer = re.search(r"aten::(lstm|gru|rnn)", text)
-    if layer:
-        return f"nn.{layer[1].upper()} has no rule for many clients"
     known = next((cause for sign, cause in CAUSES.items() if sign in text), None)
-    return known or f"torch.func says: {first_line(error)}"
+    operation = re.search(r"aten::(\w+)", text)
+    if known is None and operation:
+        return f"calls {operation[1]}, for which torch has no batching rule"
+    return known or f"fails when mapped: {first_line(error)}"

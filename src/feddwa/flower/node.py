@@ -56,7 +56,7 @@ def make_node(config: FlowerConfig, node: Values, rows: tuple[int, ...], clients
     config = dataclasses.replace(config, device=str(dict(node).get("device", config.device)))
     engine, numbers = make_engine(config, site.task), torch.tensor(rows)
     engine.data = place(engine.data, site.numbers, numbers, clients)
-    side = ClientSide.of(algorithm, engine, config.batchnorm, config.chunk, config.backend == "sequential")
+    side = ClientSide.of(algorithm, engine, config.batchnorm, config.chunk, engine.sequential)
     return Node(algorithm, side, numbers, problem_of(engine), engine.initial()[1])
 
 

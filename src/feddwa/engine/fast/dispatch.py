@@ -36,6 +36,12 @@ def pair(value: Any) -> Pair:
     return int(first), int(second)
 
 
+def numbers(value: Any, count: int) -> tuple[int, ...]:
+    """So many numbers, one per axis, from as many or from one for all."""
+    given = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return tuple(int(number) for number in (given if len(given) == count else given * count))
+
+
 def clients_first(x: Tensor, dim: int | None, m: int) -> Tensor:
     """x with its client axis moved from `dim` to the front. `dim` None: all m clients share x, which is expanded."""
     return x.expand(m, *x.shape) if dim is None else x.movedim(dim, 0)

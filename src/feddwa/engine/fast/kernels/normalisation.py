@@ -1,7 +1,8 @@
 """BatchNorm and its gradients in two passes each: one adds up over the pixels of a channel, one uses the sums.
 
 Pixels are (m, n, C): m clients, n = B H W pixels, C channels, contiguous. The sums are split over several programs
-(split-K). The second pass adds up the partial sums in a fixed order, so that results repeat to the bit.
+(split-K). The second pass adds up the partial sums in a fixed order, so that results repeat to the bit. C is no
+constant of the kernels, so that a network with layers of many widths does not wait for the compiler at each.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -20,7 +21,7 @@ BLOCK_PIXELS = 64  # pixels that a program reads per step
 
 @kernel
 def _partial_sums(
-    values, x, shift, sums, num_pixels, num_clients, terms_per_split, stride_shift, C: tl.constexpr,
+    values, x, shift, sums, num_pixels, num_clients, terms_per_split, stride_shift, C,
     SQUARES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Sums over the pixels of a split, for client and channel c.
@@ -49,7 +50,7 @@ def _partial_sums(
 
 
 @triton.jit
-def _reduce_splits(sums, client, c, num_clients, C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr):
+def _reduce_splits(sums, client, c, num_clients, C, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr):
     """Both sums of `_partial_sums` over all splits, (BLOCK_C,) each, added in a fixed order."""
     num_splits = tl.num_programs(1)
     total, products = tl.zeros((BLOCK_S, BLOCK_C), dtype=tl.float32), tl.zeros((BLOCK_S, BLOCK_C), dtype=tl.float32)
@@ -64,8 +65,8 @@ def _reduce_splits(sums, client, c, num_clients, C: tl.constexpr, BLOCK_C: tl.co
 @kernel
 def _batch_norm(
     x, sums, weight, bias, running_mean, running_var, out, new_running_mean, new_running_var, save_mean, save_invstd,
-    num_pixels, num_clients, terms_per_split,
-    MOMENTUM: tl.constexpr, EPS: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
+    num_pixels, num_clients, terms_per_split, C,
+    MOMENTUM: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out[client, n, c] = weight (x - mean) / sqrt(var + EPS) + bias, from sums of x - x[client, 0, c].
 
@@ -97,7 +98,7 @@ def _batch_norm(
 @kernel
 def _batch_norm_backward(
     grad_output, x, sums, weight, save_mean, save_invstd, grad_input, grad_weight, grad_bias,
-    num_pixels, num_clients, terms_per_split, C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
+    num_pixels, num_clients, terms_per_split, C, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `_batch_norm`, from the sums of grad_output and of grad_output (x - mean).
 
@@ -136,7 +137,7 @@ def batch_norm(
     sums, grid, sizes = _channel_sums(x, x, x[:, 0], squares=True)
     out, statistics = torch.empty_like(x), [x.new_empty(m, channels) for _ in range(4)]
     inputs = (value.contiguous() for value in (weight, bias, running_mean, running_var))
-    _batch_norm[grid](x, sums, *inputs, out, *statistics, num_pixels, m, sizes[0], momentum, eps, channels, *sizes[1:])
+    _batch_norm[grid](x, sums, *inputs, out, *statistics, num_pixels, m, sizes[0], channels, momentum, eps, *sizes[1:])
     return out, statistics[0], statistics[1], statistics[2], statistics[3]
 
 

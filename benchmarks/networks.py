@@ -1,0 +1,142 @@
+"""Networks as people bring them: recurrent ones, transformers with dropout, and those of three well-known packages.
+
+They are written for a module, not for this library. `make(name)` has the size that is timed, `make(name, tiny=True)`
+one that the tests train in float64 in a second.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLASSES = 10
+
+
+class Recurrent(nn.Module):
+    """Two recurrent layers with dropout between them, and a head on the last output."""
+
+    def __init__(self, kind: type[nn.RNNBase], features: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = kind(features, hidden, 2, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(hidden, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, T, features)."""
+        return self.head(self.layers(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """torch's TransformerEncoder with dropout in its attention and layers."""
+
+    def __init__(self, features: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, T, features)."""
+        return self.head(self.encoder(self.embed(x)).mean(1))  # type: ignore[no-any-return]
+
+
+class Logits(nn.Module):
+    """A classifier of transformers, of which a training loop wants the logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens: (B, L)."""
+        return self.network(input_ids=tokens).logits  # type: ignore[no-any-return]
+
+
+def resnet18(tiny: bool) -> nn.Module:
+    """torchvision's ResNet-18; the tiny one has blocks of an eighth of its width."""
+    from torchvision.models import resnet
+
+    class Narrow(resnet.ResNet):
+        def _make_layer(self, block: type, planes: int, *args: Any, **options: Any) -> nn.Sequential:
+            return super()._make_layer(block, planes // 8, *args, **options)
+
+    network = (Narrow if tiny else resnet.ResNet)(resnet.BasicBlock, [2, 2, 2, 2])
+    network.fc = nn.Linear(64 if tiny else 512, CLASSES)
+    return network
+
+
+def mobilenetv3(tiny: bool) -> nn.Module:
+    """torchvision's small MobileNetV3: depthwise and pointwise convolutions, squeeze-and-excite, dropout."""
+    from torchvision import models
+
+    network: nn.Module = models.mobilenet_v3_small(num_classes=CLASSES, width_mult=0.25 if tiny else 1.0)
+    return network
+
+
+def vision_transformer(tiny: bool) -> nn.Module:
+    """timm's ViT with few and narrow blocks, and dropout."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    size = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2} if tiny else {
+        "img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 4}  # fmt: skip
+    network: nn.Module = VisionTransformer(**size, num_classes=CLASSES, proj_drop_rate=0.1, attn_drop_rate=0.1)
+    return network
+
+
+def bert(tiny: bool) -> nn.Module:
+    """BERT of transformers with few and narrow layers; its dropout of 0.1 is the usual one."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    width, layers = (16, 1) if tiny else (96, 2)
+    return Logits(
+        BertForSequenceClassification(
+            BertConfig(
+                vocab_size=100, hidden_size=width, num_hidden_layers=layers, num_attention_heads=4,
+                intermediate_size=2 * width, max_position_embeddings=64, num_labels=CLASSES,
+            )
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Network:
+    """How a network is made, and what it reads."""
+
+    make: Callable[[bool], nn.Module]  # whether it is the tiny one
+    shape: tuple[int, ...]
+    tiny_shape: tuple[int, ...]
+    package: str | None = None  # that must be installed
+    tokens: bool = False
+
+    @property
+    def missing(self) -> bool:
+        """Whether its package is not installed."""
+        return self.package is not None and importlib.util.find_spec(self.package) is None
+
+    def samples(self, count: int, tiny: bool = False) -> np.ndarray:
+        """So many random samples."""
+        rng, shape = np.random.default_rng(0), self.tiny_shape if tiny else self.shape
+        if self.tokens:
+            return rng.integers(0, 100, (count, *shape))
+        return rng.normal(size=(count, *shape)).astype(np.float32)
+
+
+NETWORKS = {
+    "lstm": Network(lambda tiny: Recurrent(nn.LSTM, *((4, 6) if tiny else (16, 64))), (32, 16), (5, 4)),
+    "gru": Network(lambda tiny: Recurrent(nn.GRU, *((4, 6) if tiny else (16, 64))), (32, 16), (5, 4)),
+    "transformer": Network(lambda tiny: Encoder(*((4, 8, 2) if tiny else (16, 64, 4))), (32, 16), (5, 4)),
+    "resnet18": Network(resnet18, (3, 32, 32), (3, 16, 16), "torchvision"),
+    "mobilenetv3": Network(mobilenetv3, (3, 32, 32), (3, 24, 24), "torchvision"),
+    "vit": Network(vision_transformer, (3, 32, 32), (3, 16, 16), "timm"),
+    "bert": Network(bert, (32,), (6,), "transformers", tokens=True),
+}
+
+
+def make(name: str, tiny: bool = False) -> nn.Module:
+    """A network with the same first parameters every time."""
+    torch.manual_seed(0)
+    return NETWORKS[name].make(tiny)

@@ -1,0 +1,188 @@
+"""Torch functions inside a network: random ones draw from keys, and others are led to forms that can be mapped.
+
+Modes see every function of torch that a network calls, whoever wrote it. `KeyedFunctions` is all that the sequential
+twin uses; `StackedFunctions` is for networks that are mapped over clients.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from feddwa.engine import keys
+from feddwa.engine.fast import stacked_conv as conv
+from feddwa.engine.fast.composed import attention, bilinear, embedding_bag, one_hot
+from feddwa.engine.fast.dispatch import view
+from feddwa.engine.fast.stacked_norm import batch_norm, group_norm
+from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
+from feddwa.engine.fast.stacked_recurrent import CELLS, RECURRENT
+from feddwa.errors import InputError
+
+STACKED: dict[Any, Callable[..., Any]] = {
+    torch.conv1d: conv.conv1d, torch.conv2d: conv.conv2d, torch.conv3d: conv.conv3d,
+    torch.conv_transpose1d: conv.conv_transpose1d, torch.conv_transpose2d: conv.conv_transpose2d,
+    torch.conv_transpose3d: conv.conv_transpose3d,
+    F.batch_norm: batch_norm, F.group_norm: group_norm, torch.group_norm: group_norm,
+    F.adaptive_avg_pool2d: adaptive_avg_pool2d, Tensor.view: view,
+    F.scaled_dot_product_attention: attention, F.one_hot: one_hot, F.bilinear: bilinear,
+    F.embedding_bag: embedding_bag, **RECURRENT, **CELLS,
+}  # fmt: skip
+
+# Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
+_DROPOUTS: dict[Any, int | None] = {
+    F.dropout: None, F.dropout1d: 2, F.dropout2d: 2, F.dropout3d: 2, torch.dropout: None, torch.feature_dropout: 2,
+}  # fmt: skip
+_ALPHA_DROPOUTS: dict[Any, int | None] = {
+    F.alpha_dropout: None, F.feature_alpha_dropout: 2, torch.alpha_dropout: None, torch.feature_alpha_dropout: 2,
+}  # fmt: skip
+_ALPHA = 1.7580993408473766  # of SELU: dropped values become -alpha, and mean and variance are kept
+_UNKEYED = {F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d, F.fractional_max_pool3d}
+
+
+class KeyedFunctions(TorchFunctionMode):
+    """While active, dropout of every kind draws from a key instead of the global generator."""
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key = key
+        self.draws = 0  # dropout layers passed so far: each has its own key
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DROPOUTS:
+            return self._dropout(_DROPOUTS[func], *args, **kwargs)
+        if func in _ALPHA_DROPOUTS:
+            return self._alpha_dropout(_ALPHA_DROPOUTS[func], *args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with self:  # what it calls is seen as well
+                return _multi_head_attention_forward(*args, **kwargs)
+        if func is F.scaled_dot_product_attention and (p := _argument(4, "dropout_p", args, kwargs)):
+            return attention(*args, **{**kwargs, "dropout": partial(self._dropout, None, p=p)})
+        if func in RECURRENT:
+            return self._recurrent(func if _is_packed(args) else self._other(func), *args)
+        if func in _UNKEYED:
+            raise InputError(f"model: {func.__name__} draws its own random numbers; use nn.Dropout instead")
+        return self._other(func)(*args, **kwargs)
+
+    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called in place of a function that draws nothing."""
+        return func
+
+    def _noise(self, kept_dims: int | None, x: Tensor, p: float) -> Tensor:
+        """1 with probability 1 - p, else 0; broadcast over all but the first `kept_dims` dimensions of x."""
+        shape = x.shape if kept_dims is None else x.shape[:kept_dims] + (1,) * (x.ndim - kept_dims)
+        draw = keys.uniform(keys.fold(self.key.to(x.device), self.draws), shape)
+        self.draws += 1
+        return (draw >= p).to(x.dtype)
+
+    def _dropout(
+        self, kept_dims: int | None, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
+        train: bool = True,
+    ) -> Tensor:  # fmt: skip
+        if not (training and train) or p == 0:
+            return input
+        return input * (self._noise(kept_dims, input, p) / (1 - p)) if p < 1 else input * 0
+
+    def _alpha_dropout(
+        self, kept_dims: int | None, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False,
+        train: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if not (training or train) or p == 0:
+            return input
+        if p == 1:
+            return input * 0
+        scale = 1 / math.sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
+        noise = self._noise(kept_dims, input, p)
+        return input * (noise * scale) + ((noise - 1) * (_ALPHA * scale) + _ALPHA * scale * p)
+
+    def _recurrent(self, layer: Callable[..., Any], *args: Any) -> Any:
+        """A recurrent network, with keyed dropout between its layers: then one layer after another."""
+        packed = _is_packed(args)
+        first, (hx, weights, biased, num_layers, dropout, train, *rest) = args[: 1 + packed], args[1 + packed :]
+        if not train or dropout == 0 or num_layers == 1:
+            return layer(*args)
+        x, size, states = args[0], len(weights) // num_layers, []
+        pair = isinstance(hx, tuple | list)  # hidden and cell state of an LSTM
+        for number in range(num_layers):
+            chosen = slice(number * (1 + rest[0]), (number + 1) * (1 + rest[0]))  # both directions
+            start = tuple(value[chosen] for value in hx) if pair else hx[chosen]
+            own = weights[number * size : (number + 1) * size]
+            x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
+            states.append(last)
+            x = x if number == num_layers - 1 else self._dropout(None, x, dropout)
+        return (x, *(torch.cat(values) for values in zip(*states, strict=True)))
+
+
+class StackedFunctions(KeyedFunctions):
+    """Besides, functions take the forms that can be mapped over clients, or stay fast when they are."""
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__(key)
+        self.relu: Relu | None = None  # if it was the last call
+
+    def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        relu, self.relu = self.relu, None
+        if func in (F.relu, torch.relu):
+            return self._relu
+        if func is torch._pack_padded_sequence:
+            return _pack_padded_sequence
+        return partial(max_pool2d, relu=relu) if func is F.max_pool2d else STACKED.get(func) or func
+
+    def _relu(self, input: Tensor, inplace: bool = False) -> Tensor:
+        out = F.relu(input, inplace)
+        self.relu = None if inplace else (out, input)
+        return out
+
+
+def _pack_padded_sequence(*args: Any) -> Any:
+    """torch's; of tensors under vmap or grad it would fail later, in a layer that reads what it has packed."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+        raise RuntimeError("_pack_padded_sequence: a PackedSequence cannot be mapped or differentiated by torch.func")
+    return torch._pack_padded_sequence(*args)
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
+    """Whether the arguments of `torch.lstm` and its like are those for a PackedSequence: data and batch sizes."""
+    return not isinstance(args[3], bool)
+
+
+def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """An argument that was given by its place or by its name; None where it was not."""
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _seen_through(function: Any) -> Callable[..., Any]:
+    """A function of torch that does not ask for modes itself, so that an active mode sees what it calls."""
+    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+_multi_head_attention_forward = _seen_through(F.multi_head_attention_forward)
+
+
+@contextlib.contextmanager
+def weights_as_given(module: nn.Module) -> Iterator[None]:
+    """Recurrent layers of a module take their parameters as `functional_call` sets them, and forget them afterwards.
+
+    They keep a list of their weights, which outlives the call; and on a GPU they would copy what is new in it into one
+    block of memory, which mapped tensors do not have.
+    """
+    layers = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    kept = [(part._flat_weights, part._flat_weight_refs) for part in layers]
+    for part in layers:
+        part.__dict__["flatten_parameters"] = lambda: None
+    try:
+        yield
+    finally:
+        for part, (weights, references) in zip(layers, kept, strict=True):
+            del part.__dict__["flatten_parameters"]
+            part._flat_weights, part._flat_weight_refs = weights, references
