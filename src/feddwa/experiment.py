@@ -147,16 +147,19 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) ->
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
-        return _read(path, content, task)
+        return _read(path, content, task, facts)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
         return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
 
 
-def _read(path: Path, content: Mapping[str, Any], task: Task) -> Result:
-    """A finished run; content: of its record."""
+def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
+    """A finished run, if it is one of these facts; content: of its record."""
+    card = store.read_card(path)
+    if card.run:  # a run without checkpoints has not looked at what it is made of
+        check_same(card.run, facts, path)
     runs.tidy(path)
-    trained = None if store.read_card(path).missing else store.read(path).in_memory()
+    trained = None if card.missing else store.read(path).in_memory()
     models, buffers = ({}, {}) if trained is None else trained.parts()
     lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
     return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)

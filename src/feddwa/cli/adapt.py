@@ -20,7 +20,7 @@ class AdaptConfig:
     directory: Annotated[str, Option(metavar="RUN", positional=True)]
     """Directory of a finished run."""
     data: Annotated[str | None, Option(metavar="PATH")] = None
-    """The newcomer's data, with labels, in the form of the training data; of a named dataset an .npz file of x and y."""
+    """The newcomer's data, with labels, in the form of the training data; of named data an .npz file of x and y."""
     epochs: Repeats = 10
     """Epochs of training on them, of the adapted model as of the one trained alone."""
     out: Annotated[str, Option(metavar="DIR", short="-o")] = "adapted"

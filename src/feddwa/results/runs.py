@@ -145,7 +145,7 @@ class RunDirectory:
             self._tensorboard.close()
         sums = {name: self._files[name].mark()["sha256"] for name in (METRICS, CLIENTS)}
         sums[WEIGHTS] = write_whole(self.path / WEIGHTS, weights.as_safetensors(self.path / JOURNAL))
-        sums |= store.write(self.path, trained, "" if self._config.save_models else store.LEFT_OUT)
+        sums |= store.write(self.path, trained, self._facts, "" if self._config.save_models else store.LEFT_OUT)
         text = content.to_text(self._content(lines, summary, made))
         sums[RECORD] = hashlib.sha256(text.encode()).hexdigest()
         write_whole(self.path / SUMS, "".join(f"{own}  {name}\n" for name, own in sums.items()))

@@ -6,7 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class ModelCard:
     accuracy: tuple[float | None, ...]  # percent, on the client's test samples
     loss: tuple[float | None, ...]
     missing: str = ""  # why no models are stored, where none are
+    run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
 
     def client(self, name: str | int) -> int:
         """The number of a client that is given by its name or number; of a text that may be both, it is the name."""
@@ -54,7 +55,8 @@ class ModelCard:
     def of(self, client: int) -> "ModelCard":
         """The card of one client's model."""
         lists = ("clients", "train_samples", "test_samples", "accuracy", "loss")
-        return dataclasses.replace(self, **{name: getattr(self, name)[client : client + 1] for name in lists})
+        own = {name: getattr(self, name)[client : client + 1] for name in lists}
+        return dataclasses.replace(self, run={}, **own)
 
     def class_name(self, number: int) -> str:
         """The name of a class, its number where it has none."""

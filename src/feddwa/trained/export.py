@@ -25,7 +25,8 @@ Format = Literal["safetensors", "torch-export", "onnx"]
 SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 INDEX = "index.json"
 COMMON = (  # fields of the card that stand in the index
-    "network", "arguments", "shape", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm", "evaluated",
+    "network", "arguments", "shape", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
+    "evaluated",
 )  # fmt: skip
 AT_ONCE = 1024  # samples that go through a model together
 

@@ -7,9 +7,10 @@ model.json          what has to be known to use them without the data (`feddwa.t
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -105,11 +106,14 @@ def absent(algorithm: str, model: str, engine: Engine, train: Tensor, test: Tens
     return TrainedModels(card, {}, engine.module)
 
 
-def write(folder: Path, trained: TrainedModels, left_out: str = "") -> dict[str, str]:
-    """Write both files, each whole or not at all; file name -> SHA-256. left_out: why models are not to be stored."""
-    card, sums = trained.card, {}
-    if left_out:
-        card = dataclasses.replace(card, missing=left_out)
+def write(
+    folder: Path, trained: TrainedModels, run: Mapping[str, Any] = MappingProxyType({}), left_out: str = ""
+) -> dict[str, str]:
+    """Write both files, each whole or not at all; file name -> SHA-256.
+
+    run: what the run was made of; left_out: why models are not to be stored.
+    """
+    card, sums = dataclasses.replace(trained.card, run=dict(run), missing=left_out or trained.card.missing), {}
     if not card.missing:
         content = checkpoint.as_safetensors(checkpoint.snapshot(trained.stack), {"clients": len(card.clients)})
         sums[MODELS] = write_whole(folder / MODELS, content)
