@@ -19,6 +19,7 @@ from feddwa.data.catalogue import OWN
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate, to_device
 from feddwa.data.files import first_line
+from feddwa.data.images import Tell
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss, frozen, trainable
@@ -32,9 +33,9 @@ from feddwa.plugins import by_owners
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def load_task(config: RunConfig) -> Task:
-    """Load and divide the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir)
+def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
+    """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
+    dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if dataset.classes == 1:
         raise InputError(
             f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
