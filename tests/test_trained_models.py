@@ -138,7 +138,7 @@ def test_names_and_numbers_of_clients():
     assert (other.client("1"), other.client(1), other.client("x")) == (1, 1, 2)
     assert (other.client("2"), other.client(2)) == (0, 2)  # a text is a name first, a number is a place
     for wrong in ("y", 8, -1, "-1"):
-        with pytest.raises(InputError, match="--client .*: no such client; there are 2, 1, x, 3"):
+        with pytest.raises(InputError, match=r"--client .*: no such client; there are 2, 1, x, 3"):
             other.client(wrong)
 
 

@@ -127,8 +127,8 @@ class FedDWA(Algorithm):
         return upload["model" if self.tested == "local" else "guidance"]
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
-        """What its first round would do from the mean model, over the others' models; then fine-tuning."""
-        return nearest_mixed(trainer, others, epochs, self.top_k, self.guidance_epochs)
+        """The models nearest to a guidance model that starts from the mean, mixed and fine-tuned."""
+        return nearest_mixed(trainer, others, epochs, self.top_k)
 
     def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
         """The guidance models (m, *shape), only these parameters."""

@@ -65,20 +65,18 @@ def fine_tuned(trainer: Trainer, others: Others, epochs: int) -> Newcomer:
     return tuned(trainer, others, mean, epochs, "fine-tuned from the mean of all clients' models")
 
 
-def nearest_mixed(trainer: Trainer, others: Others, epochs: int, top_k: int, guidance_epochs: int) -> Newcomer:
-    """FedDWA's first round of a newcomer, then SGD from the mixture for the epochs that are left.
+def nearest_mixed(trainer: Trainer, others: Others, epochs: int, top_k: int) -> Newcomer:
+    """FedDWA's weights for a newcomer, then SGD from the mixture: half of the epochs for either.
 
-    From the mean model E epochs lead to its local model, g more to its guidance model u. The K models v_j nearest to u
-    have the weights 1 / ||u - v_j||^2. Its own local model is not among them: after E epochs it is still the mean's.
+    The first half leads from the mean of all models to the guidance model u. The K models v_j nearest to u have the
+    weights 1 / ||u - v_j||^2. The newcomer's own model is not among them: being near to u by descent, it would outweigh all.
     """
-    model, memory = others.mixed(others.by_size())
-    local, memory = trainer.sgd(model, memory)
-    guidance, _ = trainer.sgd(local, memory, epochs=guidance_epochs, purpose="guidance")
+    mean, memory = others.mixed(others.by_size())
+    ahead = max(1, epochs // 2)
+    guidance, _ = trainer.sgd(mean, memory, epochs=ahead, purpose="guidance")
     weights = dwa_weights(guidance, others.models, top_k)[0]
-    left = max(0, epochs - trainer.epochs - guidance_epochs)
-    return tuned(
-        trainer, others, weights, left, "the clients' models nearest to its guidance model, mixed and fine-tuned"
-    )
+    how = "the clients' models nearest to its guidance model, mixed and fine-tuned"
+    return tuned(trainer, others, weights, epochs - ahead, how)
 
 
 def best_cluster(trainer: Trainer, others: Others) -> Newcomer:

@@ -25,7 +25,8 @@ class PredictConfig:
 
 def predict_command(config: PredictConfig) -> int:
     """`feddwa predict`."""
-    from feddwa.results.runs import read_models
+    from feddwa.data.options import CLIENT
+    from feddwa.results.runs import CONFIG, read_config, read_models
     from feddwa.storage import write_whole
     from feddwa.trained.predict import predictions
     from feddwa.trained.samples import read
@@ -33,7 +34,9 @@ def predict_command(config: PredictConfig) -> int:
     trained = read_models(Path(config.directory))
     if config.client is not None:
         trained.card.client(config.client)
-    found = predictions(trained, read(trained.card, Path(config.data)), config.client)
+    path = Path(config.directory)
+    column = read_config(path).client if (path / CONFIG).is_file() else None  # an adapted model has one client
+    found = predictions(trained, read(trained.card, Path(config.data), column or CLIENT), config.client)
     if config.out is None:
         print(found.to_csv(), end="")
     else:

@@ -15,7 +15,7 @@ from feddwa import build
 from feddwa.algorithms import Algorithm
 from feddwa.algorithms.newcomer import Newcomer, Others
 from feddwa.config import RunConfig
-from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate
@@ -70,7 +70,7 @@ def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str
     """
     require(epochs >= 1, "--epochs", epochs, "at least 1")
     require(samples.y is not None, "--data", name, "samples with labels, of which some train and some test the model")
-    algorithm, task = config.make_algorithm(), _task(trained, samples, name)
+    algorithm, task = config.make_algorithm(), _task(trained, samples, name, config.in_time)
     engine, trainer = _training(config, trained, task)
     initial = _initial(config, task, engine)
     alone = trainer.sgd(initial[0], initial[1], epochs=epochs, purpose="newcomer")
@@ -93,13 +93,14 @@ def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str
     return Adapted(TrainedModels(card, stack, engine.module), new.how, _named(trained, new.weights), epochs, scores)
 
 
-def _task(trained: TrainedModels, samples: Samples, name: str) -> Task:
-    """The newcomer's data as those of the only client, a fifth of them to test."""
+def _task(trained: TrainedModels, samples: Samples, name: str, in_time: bool) -> Task:
+    """The newcomer's data as those of the only client, a fifth of them, or the last fifth, to test."""
     card, y = trained.card, samples.y
     assert y is not None
     require(len(y) >= 5, "--data", f"{len(y)} samples", "at least 5: four to train on, one to test")
-    strata = y if card.classes and y.ndim == 1 else np.zeros(len(y))
-    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
+    alone = np.zeros(len(y), dtype=np.int64)
+    strata = y if card.classes and y.ndim == 1 else alone
+    order, cut = hold_out_last(alone) if in_time else hold_out(alone, strata)
     named: dict[str, Any] = {"mean": card.mean, "std": card.std, "class_names": card.class_names}
     dataset = Dataset(name, samples.x[order], y[order], cut, card.classes, **named)
     return Task(dataset, Partition([np.arange(cut)], [np.arange(cut, len(y))], client_names=(name,)))

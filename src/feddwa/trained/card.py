@@ -20,7 +20,7 @@ class ModelCard:
     """Facts about the models of a run; of a model that was exported, about this one: lists by client have one entry."""
 
     network: str  # as --model takes it, without the file behind @: all parameters are stored
-    arguments: dict[str, Any]  # of its constructor
+    arguments: tuple[str, ...]  # of its constructor, KEY=VALUE
     shape: tuple[int, ...]  # of one raw sample
     samples: str  # type of raw samples: uint8 (pixels), float32 (features), int64 (tokens)
     outputs: int  # what the network was made for: classes, or the numbers that it predicts

@@ -25,7 +25,7 @@ from feddwa.engine.rows import row
 from feddwa.engine.sequential import load
 from feddwa.errors import InputError, one_line
 from feddwa.storage import write_whole
-from feddwa.trained.card import ModelCard, finite, from_text, percent
+from feddwa.trained.card import ModelCard, finite, from_text, percent, plain
 
 MODELS, CARD = "models.safetensors", "model.json"
 LEFT_OUT = "the run was made without them (--no-save-models)"
@@ -59,14 +59,13 @@ class TrainedModels:
         return dataclasses.replace(self, stack={name: _copied(value) for name, value in self.stack.items()})
 
 
-def card_of(algorithm: str, model: str, dataset: Dataset, engine: Engine) -> ModelCard:
+def card_of(algorithm: str, model: str, dataset: Dataset, engine: Engine, arguments: tuple[str, ...] = ()) -> ModelCard:
     """What is known of a run's models before they are trained; accuracies come with `scored`."""
     data, sizes = engine.data, {name: tuple(split.sizes.tolist()) for name, split in engine.data.splits.items()}
     train = torch.stack([split.sizes for name, split in data.splits.items() if name != "test"]).sum(0)
-    form = getattr(dataset, "form", None)
     return ModelCard(
         network=model.partition("@")[0],
-        arguments={},
+        arguments=arguments,
         shape=tuple(dataset.shape),
         samples=str(dataset.x.dtype),
         outputs=dataset.classes,
@@ -77,7 +76,7 @@ def card_of(algorithm: str, model: str, dataset: Dataset, engine: Engine) -> Mod
         std=tuple(dataset.std),
         scale=None if data.scale is None else data.scale.tolist(),
         shift=None if data.shift is None else data.shift.tolist(),
-        form=None if form is None else form.as_json(),
+        form=None if dataset.form is None else plain(dataset.form.as_json()),
         algorithm=algorithm,
         evaluated="",
         clients=tuple(data.client_name(client) for client in range(data.clients)),
