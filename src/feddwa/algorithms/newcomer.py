@@ -69,7 +69,7 @@ def nearest_mixed(trainer: Trainer, others: Others, epochs: int, top_k: int) -> 
     """FedDWA's weights for a newcomer, then SGD from the mixture: half of the epochs for either.
 
     The first half leads from the mean of all models to the guidance model u. The K models v_j nearest to u have the
-    weights 1 / ||u - v_j||^2. The newcomer's own model is not among them: being near to u by descent, it would outweigh all.
+    weights 1 / ||u - v_j||^2. Its own model, near to u by descent, is not among them.
     """
     mean, memory = others.mixed(others.by_size())
     ahead = max(1, epochs // 2)

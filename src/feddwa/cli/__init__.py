@@ -64,10 +64,10 @@ _COMMANDS = (
         "export",
         "export",
         "trained models as files",
-        "runs/DIR --client hospital-3 -o model.onnx --format onnx",
-        ("runs/DIR -o models",),
+        "runs/DIR --client hospital-3 -o model.safetensors",
+        ("runs/DIR --client hospital-3 --format onnx -o model.onnx", "runs/DIR -o models"),
     ),
-    Command("predict", "predict", "use a trained model", "runs/DIR new.csv --client hospital-3 -o answers.csv"),
+    Command("predict", "predict", "use a trained model", "runs/DIR new.csv --client hospital-3"),
     Command("adapt", "adapt", "a model for a newcomer", "runs/DIR --data new-client.csv -o adapted"),
     Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
     Command(
