@@ -1,6 +1,7 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,6 +18,15 @@ from feddwa.engine import Engine, Parts, Settings
 from feddwa.results import metrics
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_traces_in_the_users_cache(tmp_path_factory):
+    """Own data that tests load are kept as long as the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)

@@ -49,7 +49,7 @@ def _owners(
     if form.kind == "images":
         folders = tuple(name.split("/")[0] for name in names if "/" in name)
         return folders if len(folders) == len(names) and set(folders) <= set(card.clients) else None
-    parts = [tables.read_part(file, (column,)) for file in ([path] if path.is_file() else tables.all_files(path))]
+    parts = form.parts(path)
     known = {*(each.name for each in form.columns), *form.unused, form.label, column}
     for part in parts:
         foreign = [name for name in part.table.column_names if name not in known]
