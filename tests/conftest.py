@@ -14,8 +14,10 @@ import feddwa
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Parts
+from feddwa.engine import Engine, Parts, Settings
 from feddwa.results import metrics
+from feddwa.trained import store
+from feddwa.trained.store import TrainedModels
 
 # Files that take minutes. They begin first, so that no worker is left alone with one of them at the end.
 LONG = ("test_loopback.py", "test_stacked.py", "test_chaos.py", "test_summary.py", "test_screen.py", "test_extend.py")
@@ -138,6 +140,13 @@ def absent(tmp_path_factory):
     folder = tmp_path_factory.mktemp("absent")
     feddwa.run(participation=0.5, out=str(folder / "run"), **SETTING)
     return folder / "run"
+
+
+def no_models() -> TrainedModels:
+    """What stands for the models of a run in which nothing happens."""
+    engine = Engine(plain_net(), small_data(), Settings())
+    sizes = torch.tensor(SIZES)
+    return store.absent("feddwa", "mlp", engine, sizes, sizes, "nothing happened")
 
 
 def finished(rounds: int) -> tuple[list[dict], dict]:

@@ -104,9 +104,12 @@ def test_the_commands_of_all_other_pages_run(command, folder, monkeypatch, capsy
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_guides_commands_and_examples_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for command in commands(PAGES[name]):
-        assert cli.main(shlex.split(command)[1:]) == 0, command
-    _run_examples(name)
+    namespace: dict = {"__name__": "example"}
+    for language, content in fenced(PAGES[name]):  # in their order: one block may need what another has written
+        for command in commands(f"```{language}\n{content}```\n"):
+            assert cli.main(shlex.split(command)[1:]) == 0, command
+        if language == "python":
+            _run_example(name, content, namespace)
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in (*GUIDES, *ELSEWHERE)])
@@ -116,12 +119,17 @@ def test_the_other_pages_examples_run(name, tmp_path, monkeypatch, capsys):
 
 
 def _run_examples(name):
-    """The Python blocks of a page, one after another; "# needs: flwr" on top names what may be missing."""
+    """The Python blocks of a page, one after another."""
     namespace: dict = {"__name__": "example"}
     for example in blocks(PAGES[name], "python"):
-        needs = re.match(r"# needs: (\w+)", example)
-        if needs is None or importlib.util.find_spec(needs[1]) is not None:
-            exec(compile(example, name, "exec"), namespace)
+        _run_example(name, example, namespace)
+
+
+def _run_example(name, example, namespace):
+    """A Python block; "# needs: flwr" on top names what may be missing."""
+    needs = re.match(r"# needs: (\w+)", example)
+    if needs is None or importlib.util.find_spec(needs[1]) is not None:
+        exec(compile(example, name, "exec"), namespace)
 
 
 def test_the_notebook_runs(tmp_path, monkeypatch, capsys):

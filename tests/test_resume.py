@@ -113,10 +113,17 @@ def test_a_finished_run_is_read_back_with_its_models():
     assert again.summary == whole.summary
     assert again.metrics == whole.metrics
     assert all(torch.equal(value, again.models[name]) for name, value in whole.models.items())
-    bare = feddwa.run(out="bare", checkpoint_every=0, **TINY)
-    assert not Path("bare/checkpoint").exists()
+    assert not Path("run/checkpoint").exists()  # nothing needs it any more
+    bare = feddwa.run(out="bare", checkpoint_every=0, save_models=False, **TINY)
     assert feddwa.resume("bare").models == {}
     assert feddwa.resume("bare").summary == bare.summary
+
+
+def test_a_finished_run_of_other_data_or_options_is_refused():
+    feddwa.run(out="run", **TINY)
+    change(Path("run/config.toml"), "seed = 0", "seed = 1")
+    with pytest.raises(InputError, match="changed since the run began: seed was 0 and is 1"):
+        feddwa.resume("run")
 
 
 def test_checkpoints_at_other_intervals():

@@ -137,8 +137,16 @@ def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]
 
 
 def _pieces(round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """The file in the safetensors format, piece by piece: nothing of the size of the state is made besides it."""
+    """The file of a checkpoint, piece by piece."""
     about = {"version": VERSION, "round": round, "shapes": copy.shapes, "facts": facts}
+    yield from as_safetensors(copy, about)
+
+
+def as_safetensors(copy: Snapshot, about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
+    """Tensors in the safetensors format, piece by piece: nothing of the size of the state is made besides it.
+
+    about: anything that JSON can hold; it stands in the file's metadata under "feddwa".
+    """
     header: dict[str, Any] = {"__metadata__": {"feddwa": json.dumps(about, allow_nan=False)}}
     flat = {name: value.reshape(-1).view(torch.uint8) for name, value in copy.tensors.items()}
     end = 0

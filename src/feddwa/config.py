@@ -25,7 +25,7 @@ DTYPES = ("float32", "tf32", "float64", "bfloat16")
 POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
-WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "out", "tensorboard")
+WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "out", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class RunConfig(DataOptions):
     """Clients trained together; default: as many as fit into memory."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints, from which `feddwa resume` continues; 0 = none."""
+    save_models: bool = True
+    """Keep every client's trained model in the run directory, for `feddwa export`, `predict` and `adapt`."""
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
     tensorboard: bool = False

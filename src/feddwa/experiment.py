@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from feddwa import checkpoint, params
@@ -44,6 +44,9 @@ from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
+from feddwa.trained import store
+from feddwa.trained.export import Deployed, deployed, predict
+from feddwa.trained.store import LEFT_OUT, TrainedModels
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,27 @@ class Result:
     buffers: Stack  # (N, *shape) and BatchNorm statistics
     partition: Partition
     path: str | None = None  # the run directory
+    trained: TrainedModels | None = None  # None where a finished run was made without storing its models
+
+    def model(self, client: str | int) -> nn.Module:
+        """A client's trained network, by the client's name or number: in evaluation mode, on the CPU.
+
+        It takes the network's input: normalised samples. `deployed(client)` is the same for raw samples.
+        """
+        return self._trained().model(client)
+
+    def deployed(self, client: str | int) -> Deployed:
+        """A client's trained model from raw samples, as the data have them, to scores."""
+        return deployed(self._trained(), client)
+
+    def predict(self, client: str | int, x: Any) -> Tensor:
+        """Scores (n, outputs) of raw samples x (n, *shape), an array or a tensor, by a client's model."""
+        return predict(self._trained(), client, x)
+
+    def _trained(self) -> TrainedModels:
+        if self.trained is None:
+            raise InputError(f"{self.path}: has no models: {LEFT_OUT}")
+        return self.trained
 
 
 def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
@@ -123,19 +147,28 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) ->
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
-        found = _restore(federation, path, facts)
-        lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
-        final, buffers = ({}, {}) if found is None else federation.personal(federation.everybody())
-        return Result(content["summary"], lines, weights, final, buffers, task.partition, str(path))
+        return _read(path, content, task, facts)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
         return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
 
 
+def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
+    """A finished run, if it is one of these facts; content: of its record."""
+    card = store.read_card(path)
+    if card.run:  # a run without checkpoints has not looked at what it is made of
+        check_same(card.run, facts, path)
+    runs.tidy(path)
+    trained = None if card.missing else store.read(path).in_memory()
+    models, buffers = ({}, {}) if trained is None else trained.parts()
+    lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
+    return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
+
+
 def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
     """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
 
-    A run that is finished is read back; it has models if it has a checkpoint.
+    A run that is finished is read back, with its models unless it was made without storing them.
     """
     path = Path(path)
     if (path / runs.FEDERATION).exists():
@@ -232,7 +265,8 @@ def _finish(
     """All rounds that are left, recorded, and the models that come out."""
     data = federation.engine.data
     names = {**names, "clients": data.clients, "seed": federation.engine.seed}
-    found = record(SimulatedRounds(federation), rounds, names, data.device, observe, directory, past)
-    final, buffers = federation.personal(federation.everybody())
+    card = store.card_of(names["algorithm"], names["model"], task.dataset, federation.engine)
+    found = record(SimulatedRounds(federation, card), rounds, names, data.device, observe, directory, past)
+    models, buffers = found.trained.parts()
     path = None if directory is None else str(directory.path)
-    return Result(found.summary, found.lines, found.weights, final, buffers, task.partition, path)
+    return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, path, found.trained)

@@ -113,19 +113,25 @@ class ClientSide:
 
         message: what `ServerSide.deliver` made for them; memory: theirs. Neither is changed.
         """
-        message, memory = self.batchnorm.receive(message, memory)
-        model, memory = self._checked(round, len(ids)).personal(self._trainer(ids, round), message, memory)
-        return model, memory["buffers"]
+        found = concat(
+            [{"model": model, "buffers": buffers} for _, model, buffers in self._personal(ids, round, message, memory)]
+        )
+        return found["model"], found["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
         """Test scores (m,) of the personalised models; arguments as in `personal`."""
-        scores = [
-            self._evaluate(
-                ids[block], *self.personal(ids[block], round, take_parts(message, block), take_parts(memory, block))
-            )
-            for block in self._blocks(ids)
-        ]
+        scores = [self._evaluate(*block) for block in self._personal(ids, round, message, memory)]
         return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
+
+    def _personal(
+        self, ids: Tensor, round: int, message: Message, memory: Memory
+    ) -> Iterator[tuple[Tensor, Stack, Stack]]:
+        """(ids, models, BatchNorm statistics) of block after block."""
+        for block in self._blocks(ids):
+            own, delivered = ids[block], take_parts(message, block)
+            delivered, state = self.batchnorm.receive(delivered, take_parts(memory, block))
+            model, state = self._checked(round, len(own)).personal(self._trainer(own, round), delivered, state)
+            yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack) -> Scores:
         return (evaluate_one_by_one if self.sequential else evaluate)(self.engine, model, buffers, ids)

@@ -17,7 +17,7 @@ from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.results.weights import StoredWeights
 from feddwa.results.weights import read as read_weights
-from tests.conftest import finished
+from tests.conftest import finished, no_models
 
 SMALL = {"clients": 6, "rounds": 3, "param": ("groups=2",)}
 
@@ -35,7 +35,7 @@ def test_everything_is_written():
     result = feddwa.run(participation=0.5, out="run", **SMALL)
     assert {file.name for file in Path("run").iterdir()} == {
         "config.toml", "partition.json", "metrics.jsonl", "clients.jsonl", "weights.safetensors", "record.json",
-        "checkpoint", "SHA256SUMS",
+        "models.safetensors", "model.json", "SHA256SUMS",
     }  # fmt: skip
     assert result.path == "run"
     assert lines("run/metrics.jsonl") == result.metrics
@@ -107,7 +107,9 @@ def test_the_best_round_is_one_of_the_run():
 def test_the_sums_are_those_of_the_files():
     feddwa.run(out="run", **SMALL)
     names = {line.split("  ")[1] for line in Path("run/SHA256SUMS").read_text().splitlines()}
-    assert names == {"metrics.jsonl", "clients.jsonl", "weights.safetensors", "record.json"}
+    assert names == {
+        "metrics.jsonl", "clients.jsonl", "weights.safetensors", "models.safetensors", "model.json", "record.json"
+    }  # fmt: skip
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd="run", check=True, capture_output=True)
 
 
@@ -191,7 +193,7 @@ def test_an_algorithm_without_weights_is_recorded_too():
         entries, summary = finished(1)
         for line in entries:
             directory.add(line, {"round": line["round"], "before": [50.0]})
-        directory.finish(entries, summary, {})
+        directory.finish(entries, summary, {}, no_models())
     assert load_file("run/weights.safetensors") == {}
 
 

@@ -16,7 +16,7 @@ from feddwa.ledger import Costs
 from feddwa.results import runs
 from feddwa.results.weights import as_safetensors, journal_record, read
 from feddwa.storage import write_whole
-from tests.conftest import finished
+from tests.conftest import finished, no_models
 
 
 def journal(folder: Path, rounds: dict[int, list[int]]) -> dict[int, np.ndarray]:
@@ -111,7 +111,7 @@ def test_a_thousand_clients_do_not_fill_the_memory(tmp_path):
             directory.add(entries[number - 1], {"round": number, "before": [50.0] * 1000}, result)
             if number == 5:
                 before = resident()
-        directory.finish(entries, summary, {})
+        directory.finish(entries, summary, {}, no_models())
         total = sum(float(each.matrix.sum()) for each in read(directory.path))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

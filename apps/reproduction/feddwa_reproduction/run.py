@@ -37,8 +37,9 @@ def run_stack(
     checkpoint, where there are any.
     """
     every = CHECKPOINT_EVERY[choose_device(configs[0].device).type]
-    runs_of = [dataclasses.replace(config, checkpoint_every=every, out=str(work_of(config))) for config in configs]
-    begun = [own for own in runs_of if checkpoint.latest(Path(str(own.out)) / runs.CHECKPOINTS) is not None]
+    kept: dict[str, Any] = {"checkpoint_every": every, "save_models": False}
+    runs_of = [dataclasses.replace(config, **kept, out=str(work_of(config))) for config in configs]
+    begun = [own for own in runs_of if _has_begun(Path(str(own.out)))]
     for own in runs_of:
         if own not in begun:
             shutil.rmtree(str(own.out), ignore_errors=True)
@@ -46,6 +47,11 @@ def run_stack(
     for config in configs:
         yield config, work_of(config)
         shutil.rmtree(work_of(config))
+
+
+def _has_begun(work: Path) -> bool:
+    """Whether a directory has a run that is finished, or a checkpoint to continue from."""
+    return (work / runs.RECORD).exists() or checkpoint.latest(work / runs.CHECKPOINTS) is not None
 
 
 def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = False) -> Content:

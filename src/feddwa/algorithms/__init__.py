@@ -16,7 +16,7 @@ from feddwa.plugins import Unfit, check_arguments
 
 __all__ = ["ALGORITHMS", "Algorithm", "Info", "Problem", "title_of"]
 
-METHODS = ("setup", "download", "client", "server", "warnings", "grow", "deliver", "personal", "trained")
+METHODS = ("setup", "download", "client", "server", "warnings", "grow", "deliver", "personal", "trained", "newcomer")
 
 
 def adopt(kind: Any) -> type[Algorithm]:

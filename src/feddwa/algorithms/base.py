@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
 from feddwa.data.federated import FederatedData
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
@@ -113,6 +114,13 @@ class Algorithm:
         if "model" not in upload:
             raise InputError(self._lacks_model("client", "trained"))
         return upload["model"]
+
+    def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
+        """A model for a client that was not in the run, trained for so many epochs of its data in all.
+
+        trainer: of the newcomer, the one row that it has. Where a method has no way of its own: fine-tuning.
+        """
+        return fine_tuned(trainer, others, epochs)
 
     def _lacks_model(self, sender: str, method: str) -> str:
         what = f"{sender}() sends no part 'model', which {method}() evaluates unless the algorithm has its own"

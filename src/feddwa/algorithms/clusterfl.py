@@ -29,6 +29,7 @@ import torch
 
 from feddwa.algorithms.base import Algorithm, Info, Numbers, Problem
 from feddwa.algorithms.linkage import bipartition, split, update_norms
+from feddwa.algorithms.newcomer import Newcomer, Others, best_cluster
 from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import difference, put, repeat, take, zeros
 from feddwa.errors import require
@@ -98,6 +99,10 @@ class ClusterFL(Algorithm):
         count = torch.tensor(len(of.unique()))
         numbers = {"cluster_count": count, "norm_of_mean": mean_norm.min(), "largest_norm": max_norm.max()}
         return {"model": model, "update": update, "clusters": {"of": of, "seen": seen}}, report | numbers
+
+    def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
+        """The model of the cluster that fits the newcomer's training data best."""
+        return best_cluster(trainer, others)
 
     def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
         """Whether nothing has split because of the tolerances, or never can."""

@@ -9,6 +9,7 @@ and the global model is evaluated on the clients with them: a server-side test w
 from dataclasses import dataclass
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.newcomer import Newcomer, Others
 from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import repeat
 from feddwa.mixing import average
@@ -42,3 +43,11 @@ class FedAvg(Algorithm):
         """The mean by data size; P has the same row n_k / n for everybody."""
         mean, weights = average(cohort.sizes, upload["model"])
         return {"model": mean}, {"weights": weights}
+
+    def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
+        """The global model, or what every client makes of it before use; the mean of the others' stands for it."""
+        weights = others.by_size()
+        model, memory = others.mixed(weights)
+        adapted = ", adapted to its data as every client adapts it" if self.evaluation_passes else ""
+        model, memory = self.personal(trainer, {"model": model}, memory)
+        return Newcomer(model, memory, weights, f"the global model{adapted}")

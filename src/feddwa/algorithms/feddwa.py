@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.newcomer import Newcomer, Others, nearest_mixed
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import difference, only, put, repeat, take
 from feddwa.errors import require
@@ -78,8 +79,7 @@ class FedDWA(Algorithm):
         """One personalised model per client; for "last" also each client's last local model, at first the initial."""
         models = repeat(problem.initial, problem.clients)
         extra: ServerState = {"last": models} if self.guidance == "last" else {}
-        if self.sketch:
-            extra = {"record": {"seed": torch.tensor(problem.seed)}}
+        extra = {"record": {"seed": torch.tensor(problem.seed)}} if self.sketch else extra
         return {"model": models, **extra}, {}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
@@ -125,6 +125,10 @@ class FedDWA(Algorithm):
     def trained(self, upload: Message, memory: Memory) -> Stack:
         """The local model v_i, or the guidance model u_i (the paper's appendix compares it with w_i)."""
         return upload["model" if self.tested == "local" else "guidance"]
+
+    def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
+        """The models nearest to a guidance model that starts from the mean, mixed and fine-tuned."""
+        return nearest_mixed(trainer, others, epochs, self.top_k)
 
     def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
         """The guidance models (m, *shape), only these parameters."""

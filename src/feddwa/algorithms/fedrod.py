@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.algorithms.base import Problem
+from feddwa.algorithms.base import Algorithm, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
@@ -64,6 +64,7 @@ class FedRoD(FedAvg):
     summary = "a shared body and class-balanced head, a personalised head on top"
     order = 10
     head_passes = 1
+    newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""

@@ -21,7 +21,7 @@ statistics.
 import math
 from dataclasses import dataclass
 
-from feddwa.algorithms.base import Info, Problem
+from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, StepState, Trainer
@@ -58,6 +58,7 @@ class PFedMe(FedAvg):
     summary = "personalised models tied to the global one (Moreau envelopes)"
     order = 8
     passes = 5
+    newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
 
     lam: float = 1.0
     """lambda: how short the leash is."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddwa.algorithms.base import Info, Problem
+from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
@@ -41,6 +41,7 @@ class SFL(FedAvg):
     order = 6
     server_ops = "N**2 + N"
     discloses_labels = True
+    newcomer = Algorithm.newcomer  # it is not in the graph: fine-tuning
 
     hops: int = 3
     """L: how often models are passed on to neighbours."""

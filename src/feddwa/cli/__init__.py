@@ -61,6 +61,15 @@ _COMMANDS = (
     Command("report", "report", "one HTML page about runs", "runs/DIR -o report.html"),
     Command("figure", "report", "a figure for a paper", "curves runs/DIR -o curves.pdf"),
     Command("leaderboard", "leaderboard", "methods at equal cost", "runs/DIR -o figures"),
+    Command(
+        "export",
+        "export",
+        "trained models as files",
+        "runs/DIR --client hospital-3 -o model.safetensors",
+        ("runs/DIR --client hospital-3 --format onnx -o model.onnx", "runs/DIR -o models"),
+    ),
+    Command("predict", "predict", "use a trained model", "runs/DIR new.csv --client hospital-3"),
+    Command("adapt", "adapt", "a model for a newcomer", "runs/DIR --data new-client.csv -o adapted"),
     Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
     Command(
         "reproduce", "feddwa_reproduction.command", "a table of the paper", "table1 --columns cifar10/pathological"

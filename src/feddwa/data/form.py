@@ -67,7 +67,7 @@ class InputForm:
         return self._read_table(path) if self.kind == "table" else self._read_arrays(path)
 
     def _read_table(self, path: Path) -> NewSamples:
-        parts = self._parts(path)
+        parts = self.parts(path)
         x, y, names = [], [], []
         for part in parts:
             x.append(columns.encode(part, self.columns, self.shape, self.resize))
@@ -81,7 +81,7 @@ class InputForm:
         labels = self._numbers(path, tables.texts(np.concatenate(y))) if y else None
         return NewSamples(np.concatenate(x), labels, tuple(names))
 
-    def _parts(self, path: Path) -> list[Part]:
+    def parts(self, path: Path) -> list[Part]:
         """The tables in a file or folder."""
         if path.is_dir() and hub.is_saved(path):
             train, test, _ = hub.parts_of(str(path), hub.load_saved(path))

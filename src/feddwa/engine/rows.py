@@ -105,13 +105,22 @@ def norms(stack: Stack) -> Tensor:
 
 
 def concat(blocks: Sequence[Parts]) -> Parts:
-    """Blocks of clients put together again along the client axis, part by part."""
+    """Blocks of clients put together again along the client axis, part by part; rows that share memory still do."""
     if len(blocks) == 1:
         return blocks[0]
     return {
-        part: {name: torch.cat([block[part][name] for block in blocks]) for name in stack}
+        part: {name: _joined([block[part][name] for block in blocks]) for name in stack}
         for part, stack in blocks[0].items()
     }
+
+
+def _joined(values: Sequence[Tensor]) -> Tensor:
+    """(m, *shape) of blocks (k, *shape)."""
+    first, alone = values[0][:1], [len(value) == 1 or value.stride(0) == 0 for value in values]
+    same = {(value.data_ptr(), value.stride()[1:]) for value in values}
+    if all(alone) and len(same) == 1 and first.numel():
+        return first.expand(sum(map(len, values)), *first.shape[1:])
+    return torch.cat(list(values))
 
 
 def take_parts(parts: Parts, index: Tensor) -> Parts:

@@ -25,11 +25,17 @@ from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.engine import Cohort, Scores
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
+from feddwa.flower.node import DEFAULT_MEMORY
 from feddwa.flower.settings import FlowerConfig, from_run_config
 from feddwa.results import metrics, runs
 from feddwa.results.recorder import Entry, record
 from feddwa.storage import write_whole
+from feddwa.trained.store import TrainedModels, absent
 
+AT_THE_NODES = (
+    "each node of the federation keeps its clients' models, client-*.safetensors in the folder of its memory "
+    f"({DEFAULT_MEMORY} unless its node config says another)"
+)
 PATIENCE = 60.0  # seconds to wait for an earlier ServerApp of the same run to end
 
 app = ServerApp()
@@ -133,6 +139,15 @@ class FederatedRounds:
     def checkpoint(self) -> tuple[checkpoint.Tree, Mapping[str, Any]]:
         """The server's state."""
         return self.coordinator.keep()
+
+    def trained(self) -> TrainedModels:
+        """No models: nodes keep those of their clients, with the normalisation and the names that only they know."""
+        engine, config, registry = (
+            self.coordinator.probe.client_side.engine,
+            self.coordinator.config,
+            self.coordinator.registry,
+        )
+        return absent(config.algorithm, str(config.model), engine, registry.train, registry.test, AT_THE_NODES)
 
 
 def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:

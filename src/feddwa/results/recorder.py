@@ -13,6 +13,8 @@ from feddwa.results import metrics, runs
 from feddwa.results.provenance import made_by
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
+from feddwa.trained.card import ModelCard
+from feddwa.trained.store import TrainedModels, scored
 
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
 
@@ -43,12 +45,16 @@ class Rounds(Protocol):
     def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
         """(tensors, facts) that the coming rounds depend on."""
 
+    def trained(self) -> TrainedModels:
+        """The models that `last` evaluates."""
+
 
 @dataclass
 class SimulatedRounds:
     """The rounds of a simulated federation."""
 
     federation: Federation
+    card: ModelCard  # of its models, accuracies still open
     durable: ClassVar[bool] = False
 
     @property
@@ -72,6 +78,13 @@ class SimulatedRounds:
         """The federation's state."""
         return self.federation.state(), {}
 
+    def trained(self) -> TrainedModels:
+        """The personalised models after the last round, made once more as they were made to be evaluated."""
+        federation = self.federation
+        model, buffers = federation.personal(federation.everybody())
+        card = scored(self.card, federation.scores, federation.round)
+        return TrainedModels(card, {**model, **buffers}, federation.engine.module)
+
     @property
     def _test_sizes(self) -> torch.Tensor:
         return self.federation.engine.data.splits["test"].sizes
@@ -84,6 +97,7 @@ class Recorded:
     summary: dict[str, Any]
     lines: list[dict[str, Any]]  # of metrics.jsonl
     weights: Sequence[Weights]  # read from the run directory's file where there is one
+    trained: TrainedModels
 
 
 def record(
@@ -114,7 +128,8 @@ def record(
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
     summary = metrics.summary({**names, "rounds": rounds}, lines, time.perf_counter() - start, device)
+    trained = source.trained()
     if directory is None:
-        return Recorded(summary, lines, weights)
-    directory.finish(lines, summary, made_by(device))
-    return Recorded(summary, lines, read_weights(directory.path))
+        return Recorded(summary, lines, weights, trained)
+    directory.finish(lines, summary, made_by(device), trained)
+    return Recorded(summary, lines, read_weights(directory.path), trained)

@@ -6,7 +6,9 @@ metrics.jsonl         a line a round (and a last one: the models that the run de
 clients.jsonl         every client's accuracy, a line a round
 weights.journal       P of every round with its cohort, a record a round, until the run is finished
 weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
-checkpoint/           the whole state after the last two rounds; of a finished run, after the last one: its models
+checkpoint/           the whole state after the last two rounds, until the run is finished
+models.safetensors    of a finished run: every client's model as it was evaluated (feddwa.trained.store)
+model.json            what has to be known to use them
 SHA256SUMS            of a finished run's files, as `sha256sum --check` reads them
 record.json           the record of the run (feddwa.results.content); where it is, the run is finished
 federation.json       of a run over Flower: its name, under which nodes keep what their clients remember
@@ -19,6 +21,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,6 +41,8 @@ from feddwa.results.metrics import Line
 from feddwa.results.weights import JOURNAL, WEIGHTS
 from feddwa.storage import EMPTY, GrowingFile, Mark, sum_of, write_whole
 from feddwa.tensorboard import TensorBoard
+from feddwa.trained import store
+from feddwa.trained.store import TrainedModels
 
 CONFIG, COMPARISON, RECORD, CHECKPOINTS = "config.toml", "compare.toml", "record.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
@@ -127,7 +132,9 @@ class RunDirectory:
             self._files[name].cut(mark)
         return Past(read_lines(self.path / METRICS), 0.0 if found is None else found.facts["seconds"])
 
-    def finish(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    def finish(
+        self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any], trained: TrainedModels
+    ) -> None:
         """Write the rest; the record comes last, because it says that all of it is there.
 
         lines: of metrics.jsonl; made: what the run was made with.
@@ -138,12 +145,12 @@ class RunDirectory:
             self._tensorboard.close()
         sums = {name: self._files[name].mark()["sha256"] for name in (METRICS, CLIENTS)}
         sums[WEIGHTS] = write_whole(self.path / WEIGHTS, weights.as_safetensors(self.path / JOURNAL))
+        sums |= store.write(self.path, trained, self._facts, "" if self._config.save_models else store.LEFT_OUT)
         text = content.to_text(self._content(lines, summary, made))
         sums[RECORD] = hashlib.sha256(text.encode()).hexdigest()
         write_whole(self.path / SUMS, "".join(f"{own}  {name}\n" for name, own in sums.items()))
         write_whole(self.path / RECORD, text)
-        (self.path / JOURNAL).unlink()
-        checkpoint.keep(self.path / CHECKPOINTS, 1)
+        tidy(self.path)
 
     def _content(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> content.Content:
         """record.json, from what was written."""
@@ -195,13 +202,32 @@ def check_sums(path: Path) -> None:
     try:
         pairs = [line.split("  ", 1) for line in (path / SUMS).read_text(encoding="utf-8").splitlines()]
         sums = {name: own for own, name in pairs}
-        changed = [
-            name for name in (METRICS, CLIENTS, WEIGHTS, RECORD) if sum_of(path / name).hexdigest() != sums[name]
-        ]
+        names = (METRICS, CLIENTS, WEIGHTS, RECORD, store.CARD, *([store.MODELS] if store.MODELS in sums else []))
+        changed = [name for name in names if sum_of(path / name).hexdigest() != sums[name]]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path / SUMS}: cannot be checked: {error}") from None
     if changed:
         raise InputError(f"{path / changed[0]}: is not what was written: its sum is not that in {SUMS}; restore it")
+
+
+def read_models(path: Path) -> TrainedModels:
+    """The trained models in the directory of a finished run, or of an adapted model, if they are what was written."""
+    if not path.is_dir():
+        raise InputError(f"{path}: no such directory; must be that of a finished run")
+    if (path / COMPARISON).is_file():
+        inside = sorted(entry.parent.name for entry in path.glob(f"*/{store.CARD}"))
+        raise InputError(f"{path}: holds several runs; name one of them: {', '.join(inside) or 'none is finished'}")
+    if unfinished(path):
+        raise InputError(f"{path}: the run is not finished; `feddwa resume {path}` continues it")
+    if (path / RECORD).exists():
+        check_sums(path)
+    return store.read(path)
+
+
+def tidy(path: Path) -> None:
+    """Remove what a finished run has no more use for: the journal of weights and the checkpoints."""
+    (path / JOURNAL).unlink(missing_ok=True)
+    shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
 
 
 def unfinished(path: Path) -> bool:

@@ -1,0 +1,93 @@
+"""A model for a client that was not in the run, made of the models of those that were and of its own training data."""
+
+import dataclasses
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from feddwa.engine import Memory, Stack, Trainer
+from feddwa.engine.rows import count
+from feddwa.mixing import dwa_weights, mix, squared_distances
+
+
+class Others(NamedTuple):
+    """The clients of a finished run, with their models as they were evaluated."""
+
+    models: Stack  # (N, *shape) trainable parameters
+    buffers: Stack  # (N, *shape) BatchNorm statistics
+    sizes: Tensor  # (N,) training samples
+
+    def by_size(self) -> Tensor:
+        """(N,) weights of the mean by data size, which is FedAvg's."""
+        return self.sizes.double() / self.sizes.sum()
+
+    def mixed(self, weights: Tensor) -> tuple[Stack, Memory]:
+        """One model (1, *shape) and its BatchNorm statistics from the clients' by weights (N,)."""
+        shares = weights.double().unsqueeze(0)
+        moving = {name: value for name, value in self.buffers.items() if value.is_floating_point()}
+        counts = {name: value[:1] for name, value in self.buffers.items() if name not in moving}
+        statistics = {**mix(shares, moving), **counts}
+        return mix(shares, self.models), {"buffers": {name: statistics[name] for name in self.buffers}}
+
+    def losses(self, trainer: Trainer) -> Tensor:
+        """(N,) loss of every client's model on the newcomer's training samples, which none of them has seen."""
+        rows = dataclasses.replace(trainer, ids=trainer.ids.expand(count(self.models)))
+        return rows.losses(self.models, {"buffers": self.buffers}, "train")
+
+    def same_model(self, client: int) -> Tensor:
+        """(N,) equal weights of the clients whose parameters are those of `client`: the members of its cluster."""
+        one = {name: value[client : client + 1] for name, value in self.models.items()}
+        same = (squared_distances(one, self.models)[0] == 0).double()
+        return same / same.sum()
+
+
+class Newcomer(NamedTuple):
+    """What a newcomer gets."""
+
+    model: Stack  # (1, *shape)
+    memory: Memory  # (1, ...) with its BatchNorm statistics
+    weights: Tensor  # (N,) of the clients' models in the one that it started from
+    how: str  # in words, without a full stop
+
+
+def fine_tuned(trainer: Trainer, others: Others, epochs: int) -> Newcomer:
+    """SGD from the mean model or from one client's, whichever has the lowest loss on the newcomer's training data.
+
+    No model has seen these data yet, so that the choice is as good as one on validation data.
+    """
+    losses, mean = others.losses(trainer), others.by_size()
+    start, memory = others.mixed(mean)
+    best = int(losses.nan_to_num(torch.inf).argmin())
+    if losses[best] < trainer.losses(start, memory, "train")[0]:
+        weights = torch.nn.functional.one_hot(torch.tensor(best), len(losses)).double()
+        return tuned(trainer, others, weights, epochs, "fine-tuned from the client's model that fits its data best")
+    return tuned(trainer, others, mean, epochs, "fine-tuned from the mean of all clients' models")
+
+
+def nearest_mixed(trainer: Trainer, others: Others, epochs: int, top_k: int) -> Newcomer:
+    """FedDWA's weights for a newcomer, then SGD from the mixture: half of the epochs for either.
+
+    The first half leads from the mean of all models to the guidance model u. The K models v_j nearest to u have the
+    weights 1 / ||u - v_j||^2. Its own model, near to u by descent, is not among them.
+    """
+    mean, memory = others.mixed(others.by_size())
+    ahead = max(1, epochs // 2)
+    guidance, _ = trainer.sgd(mean, memory, epochs=ahead, purpose="guidance")
+    weights = dwa_weights(guidance, others.models, top_k)[0]
+    how = "the clients' models nearest to its guidance model, mixed and fine-tuned"
+    return tuned(trainer, others, weights, epochs - ahead, how)
+
+
+def best_cluster(trainer: Trainer, others: Others) -> Newcomer:
+    """The model of the cluster with the lowest loss on the newcomer's training data, as its members have it."""
+    best = int(others.losses(trainer).nan_to_num(torch.inf).argmin())
+    return tuned(trainer, others, others.same_model(best), 0, "the model of the cluster that fits its data best")
+
+
+def tuned(trainer: Trainer, others: Others, weights: Tensor, epochs: int, how: str) -> Newcomer:
+    """SGD from the clients' models mixed by weights (N,)."""
+    model, memory = others.mixed(weights)
+    if epochs:
+        model, memory = trainer.sgd(model, memory, epochs=epochs, purpose="newcomer")
+    return Newcomer(model, memory, weights, how)

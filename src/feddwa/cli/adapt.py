@@ -1,0 +1,68 @@
+"""`feddwa adapt`: a model for a client that was not in the run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from feddwa.errors import InputError, require
+from feddwa.params import Option, Repeats
+
+if TYPE_CHECKING:
+    from feddwa.trained.adapt import Adapted
+
+SHOWN = 5  # clients that are named
+
+
+@dataclass(frozen=True)
+class AdaptConfig:
+    """Make a model for a newcomer from the models of a finished run and its own data, and say what it gained."""
+
+    directory: Annotated[str, Option(metavar="RUN", positional=True)]
+    """Directory of a finished run."""
+    data: Annotated[str | None, Option(metavar="PATH")] = None
+    """The newcomer's data, with labels, in the form of the training data; of named data an .npz file of x and y."""
+    epochs: Repeats = 10
+    """Epochs of training on them, of the adapted model as of the one trained alone."""
+    out: Annotated[str, Option(metavar="DIR", short="-o")] = "adapted"
+    """Directory to write: `feddwa predict` and `export` take it like that of a run."""
+
+
+def adapt_command(config: AdaptConfig) -> int:
+    """`feddwa adapt`."""
+    require(config.data is not None, "--data", None, "the path of the newcomer's data")
+    require(config.epochs >= 1, "--epochs", config.epochs, "at least 1")
+
+    from feddwa.results.runs import read_config, read_models
+    from feddwa.trained.adapt import adapt
+    from feddwa.trained.samples import read
+
+    path, data = Path(config.directory), Path(str(config.data))
+    trained = read_models(path)
+    samples = read(trained.card, data)
+    found = adapt(read_config(path).resolved(), trained, samples, data.stem or "newcomer", config.epochs)
+    try:
+        written = found.write(Path(config.out))
+    except OSError as error:
+        raise InputError(f"-o {config.out}: cannot write there: {error.strerror}") from None
+    _show(found, len(trained.card.clients))
+    print(f"wrote {written}")
+    return 0
+
+
+def _show(found: "Adapted", clients: int) -> None:
+    """Three accuracies on the held-out samples, or losses, and where the model comes from."""
+    facts = found.facts()
+    print(f"{facts['train_samples']} samples to train on, {facts['held_out']} held out, on which:")
+    titles = {
+        "alone": f"trained alone, {found.epochs} epochs",
+        "mean": f"mean of the {clients} clients' models",
+        "adapted": "adapted",
+    }
+    for name, title in titles.items():
+        own = facts["results"][name]
+        told = f"{own['accuracy']:.1f} %" if own["accuracy"] is not None else f"loss {own['loss']:.4g}"
+        print(f"  {title:<32} {told}")
+    print(f"adapted: {found.how}")
+    first = [f"{name} {weight:.2f}" for name, weight in list(found.weights.items())[:SHOWN]]
+    more = len(found.weights) - len(first)
+    print(f"draws on {', '.join(first)}{f' and {more} more' if more > 0 else ''}")

@@ -1,0 +1,138 @@
+"""A model for a newcomer: a client that was not in the run and brings some data of its own."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddwa import build
+from feddwa.algorithms import Algorithm
+from feddwa.algorithms.newcomer import Newcomer, Others
+from feddwa.config import RunConfig
+from feddwa.data.dataset import Dataset, hold_out, hold_out_last
+from feddwa.data.partition import Partition
+from feddwa.data.task import Task
+from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate
+from feddwa.engine.network import trainable
+from feddwa.engine.rows import only, repeat
+from feddwa.errors import require
+from feddwa.storage import write_whole
+from feddwa.trained import export, store
+from feddwa.trained.card import finite, percent
+from feddwa.trained.samples import Samples
+from feddwa.trained.store import TrainedModels
+
+FACTS = "adapt.json"
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A newcomer's model and what it gained, on the fifth of its data that no training has seen."""
+
+    trained: TrainedModels  # one client
+    how: str
+    weights: dict[str, float]  # client -> its share in the model that the newcomer started from, largest first
+    epochs: int
+    scores: dict[str, Scores]  # (1,) each: "alone", "mean" and "adapted"
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON values."""
+        results = {
+            name: {"accuracy": percent(own.accuracy.tolist())[0], "loss": finite(own.loss.tolist())[0]}
+            for name, own in self.scores.items()
+        }
+        card = self.trained.card
+        sizes = {"train_samples": card.train_samples[0], "held_out": card.test_samples[0]}
+        return {"how": self.how, "epochs": self.epochs, **sizes, "results": results, "weights": self.weights}
+
+    def write(self, folder: Path) -> Path:
+        """Write the model, as a run directory holds it and exported, and the facts; the exported file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        store.write(folder, self.trained)
+        name = self.trained.card.clients[0]
+        exported = folder / f"{export.plain_name(name) or 'newcomer'}.safetensors"
+        export.export(self.trained, name, exported)
+        write_whole(folder / FACTS, json.dumps(self.facts(), indent=1) + "\n")
+        return exported
+
+
+def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str, epochs: int = 10) -> Adapted:
+    """A model for the newcomer `name` from the models of a run with this configuration.
+
+    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. A fifth of the
+    samples is held out, evenly over classes, and used for nothing but the final accuracies.
+    """
+    require(epochs >= 1, "--epochs", epochs, "at least 1")
+    require(samples.y is not None, "--data", name, "samples with labels, of which some train and some test the model")
+    algorithm, task = config.make_algorithm(), _task(trained, samples, name, config.in_time)
+    engine, trainer = _training(config, trained, task)
+    initial = _initial(config, task, engine)
+    alone = trainer.sgd(initial[0], initial[1], epochs=epochs, purpose="newcomer")
+    others = _others(trained, engine)
+    mean = others.mixed(others.by_size())
+    new: Newcomer = algorithm.newcomer(trainer, others, epochs)
+    made = {"alone": alone, "mean": mean, "adapted": (new.model, new.memory)}
+    scores = {which: evaluate(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
+    card = store.scored(
+        store.card_of(trained.card.algorithm, trained.card.network, task.dataset, engine), scores["adapted"], 0
+    )
+    card = dataclasses.replace(
+        card,
+        clients=(name,),
+        form=trained.card.form,
+        arguments=trained.card.arguments,
+        evaluated=f"{new.how}, on a fifth of its samples",
+    )
+    stack = {**engine.complete(new.model), **new.memory["buffers"]}
+    return Adapted(TrainedModels(card, stack, engine.module), new.how, _named(trained, new.weights), epochs, scores)
+
+
+def _task(trained: TrainedModels, samples: Samples, name: str, in_time: bool) -> Task:
+    """The newcomer's data as those of the only client, a fifth of them, or the last fifth, to test."""
+    card, y = trained.card, samples.y
+    assert y is not None
+    require(len(y) >= 5, "--data", f"{len(y)} samples", "at least 5: four to train on, one to test")
+    alone = np.zeros(len(y), dtype=np.int64)
+    strata = y if card.classes and y.ndim == 1 else alone
+    order, cut = hold_out_last(alone) if in_time else hold_out(alone, strata)
+    named: dict[str, Any] = {"mean": card.mean, "std": card.std, "class_names": card.class_names}
+    dataset = Dataset(name, samples.x[order], y[order], cut, card.classes, **named)
+    return Task(dataset, Partition([np.arange(cut)], [np.arange(cut, len(y))], client_names=(name,)))
+
+
+def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[Engine, Trainer]:
+    """The engine of the newcomer's data, with the run's network, rate and batch size, and its trainer."""
+    module = trained.model(0)  # its frozen parameters are everybody's
+    dtype = getattr(torch, trained.card.dtype)
+    settings, device = build.settings_of(config), build.choose_device(config.device)
+    engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype)
+    build.check_single_samples(engine)
+    kind = SequentialTrainer if config.backend == "sequential" else Trainer
+    return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)
+
+
+def _initial(config: RunConfig, task: Task, engine: Engine) -> tuple[Stack, Memory]:
+    """The model (1, *shape) that every client of the run started from."""
+    start = dataclasses.replace(engine, module=build.make_network(config, task.dataset))
+    model, buffers = start.initial()
+    return repeat(model, 1), {"buffers": repeat(buffers, 1)}
+
+
+def _others(trained: TrainedModels, engine: Engine) -> Others:
+    parameters, buffers = trained.parts()
+    device = engine.data.device
+    models = {name: value.to(device) for name, value in only(parameters, trainable(engine.module)).items()}
+    sizes = torch.tensor(trained.card.train_samples)
+    return Others(models, {name: value.to(device) for name, value in buffers.items()}, sizes)
+
+
+def _named(trained: TrainedModels, weights: Tensor) -> dict[str, float]:
+    """Client -> weight, those above zero, the largest first."""
+    pairs = sorted(zip(weights.tolist(), trained.card.clients, strict=True), key=lambda pair: -pair[0])
+    return {name: weight for weight, name in pairs if weight > 0 and math.isfinite(weight)}

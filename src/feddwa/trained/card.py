@@ -1,0 +1,118 @@
+"""model.json: all that has to be known about the models of a run to use them where the data are not at hand."""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feddwa.errors import InputError, shown
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Facts about the models of a run; of a model that was exported, about this one: lists by client have one entry."""
+
+    network: str  # as --model takes it, without the file behind @: all parameters are stored
+    arguments: tuple[str, ...]  # of its constructor, KEY=VALUE
+    shape: tuple[int, ...]  # of one raw sample
+    samples: str  # type of raw samples: uint8 (pixels), float32 (features), int64 (tokens)
+    outputs: int  # what the network was made for: classes, or the numbers that it predicts
+    classes: int  # 0 where targets are not classes
+    class_names: tuple[str, ...]
+    dtype: str  # of parameters
+    mean: tuple[float, ...]  # of the normalisation, per channel or feature; pixels are divided by 255 first
+    std: tuple[float, ...]
+    scale: Any  # the same in one step: raw * scale + shift is the network's input; nested lists, None = as it is
+    shift: Any
+    form: dict[str, Any] | None  # how files become samples, where the data came from files
+    algorithm: str
+    evaluated: str  # which model the accuracies are about: it is the one that is stored
+    clients: tuple[str, ...]  # names
+    train_samples: tuple[int, ...]  # by client
+    test_samples: tuple[int, ...]
+    accuracy: tuple[float | None, ...]  # percent, on the client's test samples
+    loss: tuple[float | None, ...]
+    missing: str = ""  # why no models are stored, where none are
+    run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
+
+    def client(self, name: str | int) -> int:
+        """The number of a client that is given by its name or number; of a text that may be both, it is the name."""
+        if isinstance(name, str) and name in self.clients:
+            return self.clients.index(name)
+        number = int(name) if isinstance(name, int) or name.isdecimal() else -1
+        if not 0 <= number < len(self.clients):
+            few = self.clients if len(self.clients) <= 10 else (*self.clients[:9], f"... {len(self.clients)} in all")
+            raise InputError(f"--client {shown(name)}: no such client; there are {', '.join(few)}")
+        return number
+
+    def of(self, client: int) -> "ModelCard":
+        """The card of one client's model."""
+        lists = ("clients", "train_samples", "test_samples", "accuracy", "loss")
+        own = {name: getattr(self, name)[client : client + 1] for name in lists}
+        return dataclasses.replace(self, run={}, **own)
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, its number where it has none."""
+        return self.class_names[number] if number < len(self.class_names) else str(number)
+
+    def to_text(self) -> str:
+        """As JSON, a key a line."""
+        values = {"version": VERSION, **dataclasses.asdict(self)}
+        lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def from_text(text: str | bytes, path: Path) -> ModelCard:
+    """The card in a JSON text; path: of the file that errors name."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: is damaged: it is not JSON") from None
+    if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+        raise InputError(f"{path}: is not a model card of version {VERSION}, which this feddwa reads")
+    kinds = typing.get_type_hints(ModelCard)
+    for name, kind in kinds.items():
+        if name not in values or not _is(values[name], kind):
+            raise InputError(f"{path}: is damaged: {name} is missing or of another kind")
+    found = {name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in kinds}
+    lengths = {len(found[name]) for name in ("clients", "train_samples", "test_samples", "accuracy", "loss")}
+    if len(lengths) != 1:
+        raise InputError(f"{path}: is damaged: its lists are not of the same clients")
+    return ModelCard(**{**found, "scale": values["scale"], "shift": values["shift"]})
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON can stand for a type of a field."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_is(value, each) for each in inner)
+    if origin is tuple:
+        return isinstance(value, list) and all(_is(each, inner[0]) for each in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, origin or kind) and not (kind is int and isinstance(value, bool))
+
+
+def percent(shares: Iterable[float]) -> tuple[float | None, ...]:
+    """Shares as percent; None where there is none."""
+    return tuple(100 * share if math.isfinite(share) else None for share in shares)
+
+
+def finite(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Numbers that JSON can hold; None for the others."""
+    return tuple(value if math.isfinite(value) else None for value in values)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in JSON's types."""
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found

@@ -1,0 +1,204 @@
+"""A client's model as a file for another program: safetensors, torch.export or ONNX."""
+
+import io
+import json
+import logging
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from feddwa.errors import InputError, one_line, require, shown
+from feddwa.storage import write_whole
+from feddwa.trained.card import ModelCard
+from feddwa.trained.store import TrainedModels
+
+Format = Literal["safetensors", "torch-export", "onnx"]
+SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
+INDEX = "index.json"
+COMMON = (  # fields of the card that stand in the index
+    "network", "arguments", "shape", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
+    "evaluated",
+)  # fmt: skip
+AT_ONCE = 1024  # samples that go through a model together
+
+
+class Deployed(nn.Module):
+    """A trained network with its normalisation before it: raw samples in, scores out.
+
+    Raw samples are as the data have them: (n, C, H, W) bytes of pixels, (n, features) numbers, (n, length) token ids.
+    Scores (n, outputs) are the network's outputs; softmax makes probabilities of those of a classifier.
+    """
+
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(self, network: nn.Module, card: ModelCard) -> None:
+        super().__init__()
+        self.network, self.dtype = network, getattr(torch, card.dtype)
+        for name, values in (("scale", card.scale), ("shift", card.shift)):
+            self.register_buffer(
+                name, None if values is None else torch.tensor(values, dtype=torch.float64).to(self.dtype)
+            )
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """(n, *shape) raw samples -> (n, outputs) scores."""
+        if self.scale is not None and self.shift is not None:
+            samples = torch.addcmul(self.shift, samples.to(self.dtype), self.scale)
+        elif samples.is_floating_point():
+            samples = samples.to(self.dtype)
+        scores: Tensor = self.network(samples)
+        return scores
+
+
+def deployed(trained: TrainedModels, client: str | int) -> Deployed:
+    """A client's model for raw samples, in evaluation mode, on the CPU."""
+    return Deployed(trained.model(client), trained.card).eval()
+
+
+def predict(trained: TrainedModels, client: str | int, x: Any) -> Tensor:
+    """Scores (n, outputs) of raw samples x (n, *shape) by a client's model."""
+    model, samples = deployed(trained, client), raw_samples(trained.card, x)
+    with torch.no_grad():
+        return torch.cat([model(part) for part in samples.split(AT_ONCE)])
+
+
+def raw_samples(card: ModelCard, x: Any) -> Tensor:
+    """An array or tensor as raw samples of the model; raises where its shape or its numbers cannot be."""
+    array = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
+    wanted = f"(n, {', '.join(map(str, card.shape))})"
+    fits = array.ndim == 1 + len(card.shape) and array.shape[1:] == card.shape and len(array) > 0
+    require(fits, "samples", array.shape, f"of shape {wanted}, as the training data have them")
+    kinds = {"uint8": "u", "int64": "iu"}.get(card.samples, "fiub")
+    right = array.dtype.kind in kinds and (card.samples != "uint8" or array.dtype == np.uint8)
+    require(right, "samples", str(array.dtype), f"{card.samples} as in the training data")
+    require(array.dtype.kind != "f" or bool(np.isfinite(array).all()), "samples", "NaN or infinity", "finite numbers")
+    return torch.from_numpy(np.ascontiguousarray(array).astype(card.samples))
+
+
+def export(trained: TrainedModels, client: str | int, path: Path, form: Format = "safetensors") -> None:
+    """Write a client's model to a file, whole or not at all.
+
+    safetensors holds the network's parameters, which `--model NAME@FILE` takes, and the card in its metadata. The other
+    two are whole programs from raw samples to scores, for any number of samples.
+    """
+    number = trained.card.client(client)
+    content = WRITERS[form](trained, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+
+
+def export_all(trained: TrainedModels, folder: Path, form: Format = "safetensors") -> list[Path]:
+    """Write every client's model into a folder, and index.json, which tells whose they are."""
+    card, entries, paths = trained.card, [], []
+    for number, name in enumerate(card.clients):
+        paths.append(folder / file_name(card, number, form))
+        export(trained, number, paths[-1], form)
+        facts = {
+            "test_samples": card.test_samples[number],
+            "accuracy": card.accuracy[number],
+            "loss": card.loss[number],
+        }
+        entries.append({"client": name, "file": paths[-1].name, **facts})
+    common = {name: getattr(card, name) for name in COMMON}
+    write_whole(folder / INDEX, json.dumps({"format": form, **common, "models": entries}, indent=1) + "\n")
+    return paths
+
+
+def file_name(card: ModelCard, client: int, form: Format) -> str:
+    """A name of letters, digits, dots and dashes that no other client's file has, whatever clients are called."""
+    width, plain = len(str(len(card.clients) - 1)), plain_name(card.clients[client])
+    named = plain not in ("", str(client))
+    return f"{client:0{width}d}{f'-{plain}' if named else ''}{SUFFIXES[form]}"
+
+
+def plain_name(name: str) -> str:
+    """A client's name as a part of a file's name; several may be alike, or empty."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
+
+
+def _safetensors(trained: TrainedModels, client: int) -> bytes:
+    values = {name: value.detach().clone().contiguous() for name, value in trained.model(client).state_dict().items()}
+    return save(values, metadata={"format": "pt", "feddwa": trained.card.of(client).to_text()})
+
+
+def _torch_export(trained: TrainedModels, client: int) -> bytes:
+    module, content = deployed(trained, client), io.BytesIO()
+    with _Quiet():
+        program = _traced(lambda: torch.export.export(module, _example(trained.card), dynamic_shapes=_any_number()))
+        torch.export.save(program, content, extra_files={"feddwa.json": trained.card.of(client).to_text()})
+    return content.getvalue()
+
+
+def _onnx(trained: TrainedModels, client: int) -> bytes:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"--format onnx: needs the packages onnx and onnxscript (missing: {error.name}); pip install 'feddwa[onnx]'"
+        ) from None
+    module = deployed(trained, client)
+    with _Quiet(), tempfile.TemporaryDirectory() as folder:
+        program = _traced(
+            lambda: torch.onnx.export(
+                module, _example(trained.card), dynamo=True, dynamic_shapes=_any_number(), verbose=False,
+                input_names=["samples"], output_names=["scores"],
+            )
+        )  # fmt: skip
+        file = os.path.join(folder, "model.onnx")
+        program.save(file, external_data=False)
+        found = onnx.load(file)
+    onnx.helper.set_model_props(found, {"feddwa": trained.card.of(client).to_text()})
+    content: bytes = found.SerializeToString()
+    return content
+
+
+WRITERS: dict[Format, Callable[[TrainedModels, int], bytes]] = {
+    "safetensors": _safetensors,
+    "torch-export": _torch_export,
+    "onnx": _onnx,
+}
+
+
+def _example(card: ModelCard) -> tuple[Tensor]:
+    """Two samples: of one, torch.export would conclude that there is always one."""
+    return (torch.zeros(2, *card.shape, dtype=getattr(torch, card.samples)),)
+
+
+def _any_number() -> dict[str, Any]:
+    return {"samples": {0: torch.export.Dim("n")}}
+
+
+def _traced(trace: Callable[[], Any]) -> Any:
+    """What torch makes of a module; in one line where it cannot."""
+    try:
+        return trace()
+    except Exception as error:  # torch raises what it likes
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(
+            f"--format: torch cannot export this network: {one_line(shown(first))}; --format safetensors always works"
+        ) from error
+
+
+class _Quiet(warnings.catch_warnings):
+    """Without torch's warnings and log about its own export."""
+
+    def __enter__(self) -> Any:
+        found = super().__enter__()
+        warnings.simplefilter("ignore")
+        self._level = logging.getLogger("torch.onnx").level
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        return found
+
+    def __exit__(self, *error: Any) -> None:
+        logging.getLogger("torch.onnx").setLevel(self._level)
+        super().__exit__(*error)
