@@ -233,9 +233,10 @@ def run_networks(device: str, seconds: float) -> list[dict[str, object]]:
     return found
 
 
-def run_network(name: str, device: str, seconds: float, clients: int = 20, samples: int = 40) -> dict[str, object]:
+def run_network(name: str, device: str, seconds: float, samples: int = 40) -> dict[str, object]:
     """An epoch of two batches of 20 for every client."""
     batch, network = 20, networks.NETWORKS[name]
+    clients = network.clients
     engine = engine_on(networks.make(name), network.samples(clients * (samples + 1)), clients, batch, device)
     vectorised, plain = engine_epoch(engine), plain_epoch(engine, lambda: networks.make(name))
     start = time.perf_counter()

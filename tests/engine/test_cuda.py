@@ -1,13 +1,21 @@
 """On a GPU: the captured program against the plain loop on the CPU. Skipped where there is no GPU."""
 
+import contextlib
+import time
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
 from feddwa.algorithms import FedDWA
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys
+from feddwa.engine.functions import StackedFunctions
 from feddwa.engine.rows import repeat, tensors
 from feddwa.federation import Federation
 from tests.conftest import NETWORKS, SIZES, conv_net, small_data
+from tests.engine import test_networks as brought
+from tests.engine.test_functions import CONVOLUTIONS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -53,3 +61,44 @@ def test_a_run_on_the_gpu_repeats_to_the_bit_and_agrees_with_the_cpu():
         runs.append({"model": federation.personal(federation.everybody())[0]})
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(runs[0]), tensors(runs[1]), strict=True))
     assert relative_error(runs[0], runs[2]) < 1e-9
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-3)])
+@pytest.mark.parametrize("name", brought.NETWORKS)
+def test_networks_as_people_bring_them_agree_with_the_plain_loop(name, dtype, tolerance):
+    reference = brought.train(brought.engine_of(name), SequentialTrainer)
+    captured = brought.train(brought.engine_of(name, "cuda", dtype), Trainer)
+    on_cpu = {part: {key: value.cpu() for key, value in rows.items()} for part, rows in captured.items()}
+    assert brought.error(on_cpu, reference) < tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=str)
+def test_convolutions_with_all_options_on_a_gpu(layer, dtype):
+    """All clients at once on the GPU, in float32 by Triton kernels, against torch's own on the CPU."""
+    torch.manual_seed(0)
+    shape = (2, 4, 7) if isinstance(layer, nn.Conv1d | nn.ConvTranspose1d) else (2, 4, 6, 5)
+    rows = {name: torch.randn(3, *value.shape, dtype=torch.float64) for name, value in layer.named_parameters()}
+    x = torch.randn(3, *shape, dtype=torch.float64)
+
+    def loss(params, x, stacked):
+        with StackedFunctions(keys.key(0, "x")) if stacked else contextlib.nullcontext():
+            return torch.func.functional_call(layer, params, (x,)).sin().sum()
+
+    on_gpu = {name: value.to("cuda", dtype) for name, value in rows.items()}
+    found = torch.vmap(torch.func.grad(partial(loss, stacked=True)))(on_gpu, x.to("cuda", dtype))
+    for client in range(3):
+        own = {name: value[client] for name, value in rows.items()}
+        for name, value in torch.func.grad(partial(loss, stacked=False))(own, x[client]).items():
+            error = (found[name][client].cpu().double() - value).abs().max() / value.abs().max()
+            assert error < (1e-4 if dtype == torch.float32 else 1e-10), name
+
+
+def test_a_network_of_many_shapes_does_not_wait_for_the_compiler(tmp_path, monkeypatch):
+    """A MobileNetV3 has dozens of layers, of which one is neither pointwise nor depthwise."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    engine = brought.engine_of("mobilenetv3", "cuda", torch.float32)
+    start = time.perf_counter()
+    brought.train(engine, Trainer, rounds=1)
+    torch.cuda.synchronize()
+    assert time.perf_counter() - start < 30

@@ -234,6 +234,8 @@ def as_tokens(x: Tensor) -> Tensor:
 
 LAYERS = {
     "avg pool": nn.AvgPool2d(2), "adaptive max": nn.AdaptiveMaxPool2d(2), "adaptive avg": nn.AdaptiveAvgPool2d((2, 3)),
+    "sequence": nn.Sequential(nn.Flatten(2), nn.MaxPool1d(2), nn.AvgPool1d(2), nn.AdaptiveMaxPool1d(3)),
+    "mean": nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 3, 3), nn.AdaptiveAvgPool1d(1)),
     "layer norm": nn.LayerNorm(5), "group norm": nn.GroupNorm(2, 4), "instance norm": nn.InstanceNorm2d(4, affine=True),
     "hardswish": nn.Hardswish(), "silu": nn.SiLU(), "gelu": nn.GELU(), "hardsigmoid": nn.Hardsigmoid(),
     "nearest": nn.Upsample(scale_factor=2), "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),

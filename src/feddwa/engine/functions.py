@@ -21,7 +21,7 @@ from feddwa.engine.fast import stacked_conv as conv
 from feddwa.engine.fast.composed import attention, bilinear, embedding_bag, one_hot
 from feddwa.engine.fast.dispatch import view
 from feddwa.engine.fast.stacked_norm import batch_norm, group_norm
-from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool2d, max_pool2d
+from feddwa.engine.fast.stacked_pool import Relu, adaptive_avg_pool1d, adaptive_avg_pool2d, max_pool2d
 from feddwa.engine.fast.stacked_recurrent import CELLS, RECURRENT
 from feddwa.errors import InputError
 
@@ -30,7 +30,7 @@ STACKED: dict[Any, Callable[..., Any]] = {
     torch.conv_transpose1d: conv.conv_transpose1d, torch.conv_transpose2d: conv.conv_transpose2d,
     torch.conv_transpose3d: conv.conv_transpose3d,
     F.batch_norm: batch_norm, F.group_norm: group_norm, torch.group_norm: group_norm,
-    F.adaptive_avg_pool2d: adaptive_avg_pool2d, Tensor.view: view,
+    F.adaptive_avg_pool2d: adaptive_avg_pool2d, torch.adaptive_avg_pool1d: adaptive_avg_pool1d, Tensor.view: view,
     F.scaled_dot_product_attention: attention, F.one_hot: one_hot, F.bilinear: bilinear,
     F.embedding_bag: embedding_bag, **RECURRENT, **CELLS,
 }  # fmt: skip

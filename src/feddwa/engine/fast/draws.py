@@ -1,7 +1,7 @@
 """Keyed random numbers on a CPU, as `engine/keys.py` defines them, to the bit.
 
-Sixteen operations make a draw, each a pass over memory if it runs over all draws at once: that is a third of the time of
-a transformer with dropout. Here they run over pieces that stay in the cache.
+Sixteen operations make a draw, each a pass over memory if it runs over all draws at once: that is a third of the time
+of a transformer with dropout. Here they run over pieces that stay in the cache.
 """
 
 from typing import Any

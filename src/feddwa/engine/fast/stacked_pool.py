@@ -57,6 +57,11 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return F.adaptive_avg_pool2d(input, output_size)
 
 
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """`F.adaptive_avg_pool1d`, likewise."""
+    return input.mean(-1, keepdim=True) if output_size in (1, (1,), [1]) else F.adaptive_avg_pool1d(input, output_size)
+
+
 class _MaxPool(torch.autograd.Function):
     """Max-pooling with any window. One client: x (B, C, H, W) -> maxima and their indices, (B, C, H', W') each."""
 
