@@ -103,11 +103,11 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        own, engine = me.rows[tested_at], me.client_side.engine
-        models, buffers = me.client_side.personal(own, round, delivered, take_parts(memory, tested_at))
+        mine, engine = me.rows[tested_at], me.client_side.engine
+        models, buffers = me.client_side.personal(mine, round, delivered, take_parts(memory, tested_at))
         card = card_of(config.algorithm, str(config.model), load_site(config, values).task.dataset, engine)
-        card = scored(card.only(own.tolist()), before, round - 1)
-        node.save_models(folder, own, TrainedModels(card, {**engine.complete(models), **buffers}, engine.module))
+        card = scored(card.only(mine.tolist()), before, round - 1)
+        node.save_models(folder, mine, TrainedModels(card, {**engine.complete(models), **buffers}, engine.module))
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)

@@ -59,7 +59,7 @@ class ModelCard:
 
     def only(self, clients: Sequence[int]) -> "ModelCard":
         """The card of some clients' models."""
-        own = {name: tuple(getattr(self, name)[client] for client in clients) for name in BY_CLIENT}
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[client] for client in clients) for name in BY_CLIENT}
         return dataclasses.replace(self, run={}, **own)
 
     def class_name(self, number: int) -> str:
