@@ -29,6 +29,11 @@ MORE = (
     "federate --algorithm magic",
     "federate --nodes many",
     "resume",
+    "export",
+    "export runs --format pickle",
+    "predict runs",
+    "adapt runs",
+    "adapt runs --data x.csv --epochs 0",
     "figure pie runs",
     "new algorithm 2fast",
 )

@@ -25,6 +25,7 @@ from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
 from feddwa.flower.site import Refusal, Values, admit, load_site, names_digest
+from feddwa.trained.store import TrainedModels, card_of, scored
 
 app = ClientApp()
 
@@ -102,8 +103,11 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     scores = _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
-        models, buffers = me.client_side.personal(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
-        node.save_models(folder, me.rows[tested_at], me.client_side.engine.complete(models), buffers)
+        mine, engine = me.rows[tested_at], me.client_side.engine
+        models, buffers = me.client_side.personal(mine, round, delivered, take_parts(memory, tested_at))
+        card = card_of(config.algorithm, str(config.model), load_site(config, values).task.dataset, engine)
+        card = scored(card.only(mine.tolist()), before, round - 1)
+        node.save_models(folder, mine, TrainedModels(card, {**engine.complete(models), **buffers}, engine.module))
     if trains:
         own = "download.rows" in content
         download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)

@@ -7,22 +7,22 @@ stopped before it had saved a round repeats it; the clients then start from thei
 
 import dataclasses
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.algorithms import Algorithm, Problem
 from feddwa.build import make_engine
-from feddwa.engine import Memory, Model, Stack
+from feddwa.engine import Memory, Model
 from feddwa.engine.rows import grown, take_parts, to_devices
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.site import Refusal, Values, load_site, place
 from feddwa.sides import ClientSide, begin, problem_of
+from feddwa.trained.export import export
+from feddwa.trained.store import TrainedModels
 
 DEFAULT_MEMORY = "~/.local/state/feddwa"
 
@@ -81,17 +81,11 @@ def save_memory(folder: Path, round: int, memory: Memory) -> None:
         checkpoint.save(folder, round, memory, {})
 
 
-def save_models(folder: Path, rows: Tensor, models: Stack, buffers: Stack) -> None:
-    """Write each client's personalised model as a state dictionary, client-000003.safetensors.
-
-    rows: (k,); models, buffers: (k, *shape).
-    """
+def save_models(folder: Path, rows: Tensor, trained: TrainedModels) -> None:
+    """Export each client's personalised model, client-000003.safetensors; rows: (k,), trained: of these clients."""
     private_folder(folder)
     for number, row in enumerate(rows.tolist()):
-        path = folder / f"client-{row:06d}.safetensors"
-        one = {name: value[number].detach().cpu().contiguous() for name, value in {**models, **buffers}.items()}
-        save_file(one, path.with_suffix(".part"))
-        os.replace(path.with_suffix(".part"), path)
+        export(trained, number, folder / f"client-{row:06d}.safetensors")
 
 
 def private_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from feddwa.errors import InputError, shown
 
 VERSION = 1
+BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry for each client
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,11 @@ class ModelCard:
 
     def of(self, client: int) -> "ModelCard":
         """The card of one client's model."""
-        lists = ("clients", "train_samples", "test_samples", "accuracy", "loss")
-        own = {name: getattr(self, name)[client : client + 1] for name in lists}
+        return self.only([client])
+
+    def only(self, clients: Sequence[int]) -> "ModelCard":
+        """The card of some clients' models."""
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[client] for client in clients) for name in BY_CLIENT}
         return dataclasses.replace(self, run={}, **own)
 
     def class_name(self, number: int) -> str:
@@ -82,7 +86,7 @@ def from_text(text: str | bytes, path: Path) -> ModelCard:
         if name not in values or not _is(values[name], kind):
             raise InputError(f"{path}: is damaged: {name} is missing or of another kind")
     found = {name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in kinds}
-    lengths = {len(found[name]) for name in ("clients", "train_samples", "test_samples", "accuracy", "loss")}
+    lengths = {len(found[name]) for name in BY_CLIENT}
     if len(lengths) != 1:
         raise InputError(f"{path}: is damaged: its lists are not of the same clients")
     return ModelCard(**{**found, "scale": values["scale"], "shift": values["shift"]})
