@@ -118,10 +118,12 @@ def test_what_cannot_be_mapped_is_refused_at_once_and_runs_one_by_one(name):
     make, message = UNMAPPED[name]
     rounds = []
     with pytest.raises(InputError, match=message) as refused:
-        feddwa.simulate(make(), clients(), rounds=1, observe=rounds.append)
+        feddwa.run(model=make(), dataset=clients(), rounds=1, observe=rounds.append, out=False)
     assert "\n" not in str(refused.value)
     assert not rounds
-    result = feddwa.simulate(make(), clients(), rounds=4, lr=0.2, batch_size=8, backend="sequential")
+    result = feddwa.run(
+        model=make(), dataset=clients(), rounds=4, lr=0.2, batch_size=8, backend="sequential", out=False
+    )
     assert result.summary["loss"]["last"] < result.metrics[0]["loss_before"]
 
 
@@ -141,7 +143,7 @@ UNKEYED = {
 def test_draws_without_a_key_are_refused_on_both_backends(name, backend):
     make, message = UNKEYED[name]
     with pytest.raises(InputError, match=message) as refused:
-        feddwa.simulate(make(), clients(), rounds=1, backend=backend)
+        feddwa.run(model=make(), dataset=clients(), rounds=1, backend=backend, out=False)
     assert "\n" not in str(refused.value)
 
 
@@ -152,19 +154,21 @@ def test_a_transformer_with_keyed_dropout_is_the_same_on_both_backends():
     for backend in ("vectorised", "sequential"):
         model = Attentive().double()
         model.encoder.layers[0].self_attn.dropout = 0.0
-        results.append(feddwa.simulate(model, clients(), rounds=2, lr=0.1, batch_size=8, backend=backend))
+        results.append(
+            feddwa.run(model=model, dataset=clients(), rounds=2, lr=0.1, batch_size=8, backend=backend, out=False)
+        )
     for name, value in results[0].models.items():
         assert torch.allclose(value, results[1].models[name], rtol=1e-8, atol=1e-10), name
 
 
 def test_an_attribute_that_is_set_once_is_no_reason_to_refuse():
-    feddwa.simulate(Caching(), clients(), rounds=1)
+    feddwa.run(model=Caching(), dataset=clients(), rounds=1, out=False)
 
 
 def test_the_trial_leaves_no_trace():
     model = nn.Sequential(nn.Flatten(), nn.Linear(24, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
     generator, state = torch.get_rng_state(), copy.deepcopy(model.state_dict())
-    feddwa.simulate(model, clients(), rounds=1)
+    feddwa.run(model=model, dataset=clients(), rounds=1, out=False)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
@@ -184,8 +188,16 @@ def test_recurrent_layers_have_the_gradients_of_autograd():
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_a_recurrent_network_one_by_one(name):
-    result = feddwa.simulate(
-        Recurrent(), clients(), name, rounds=2, lr=0.1, batch_size=8, participation=0.67, backend="sequential"
+    result = feddwa.run(
+        model=Recurrent(),
+        dataset=clients(),
+        algorithm=name,
+        rounds=2,
+        lr=0.1,
+        batch_size=8,
+        participation=0.67,
+        backend="sequential",
+        out=False,
     )
     assert all(value.isfinite().all() for value in result.models.values())
     assert result.summary["flops_per_client_round"] > 0

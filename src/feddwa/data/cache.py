@@ -22,6 +22,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.errors import InputError
 
 VERSION = 2  # raise it when the decoded form changes, and old entries are not used any more
+MANIFEST = "manifest.json"
 log = logging.getLogger(__name__)
 
 
@@ -45,9 +46,27 @@ def find(name: str, key: str | None = None) -> Dataset | None:
     return None
 
 
+def entry(name: str, key: str) -> Path:
+    """The folder of an entry, whether it is there or not."""
+    return root() / f"{_slug(name)}-{key}"
+
+
+def is_entry(path: Path) -> bool:
+    """Whether a path is the folder of an entry."""
+    return (path / MANIFEST).is_file()
+
+
+def read(path: Path) -> Dataset:
+    """The dataset of the entry in a folder, memory-mapped."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: this copy of a dataset is damaged ({error}); remove it, and give the data again") from None
+
+
 def store(name: str, key: str, dataset: Dataset) -> Dataset:
     """Write a dataset and give it back memory-mapped."""
-    final = root() / f"{_slug(name)}-{key}"
+    final = entry(name, key)
     try:
         root().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=root(), ignore_cleanup_errors=True) as folder:
@@ -70,12 +89,12 @@ def _write(dataset: Dataset, folder: Path) -> None:
     facts = {name: value for name, value in values.items() if name not in arrays}
     sums = {name: _crc32(array) for name, array in arrays.items()}
     manifest = {"version": VERSION, "facts": facts, "crc32": sums}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
 def _read(entry: Path) -> Dataset:
     """The dataset of an entry; ValueError where an array is not what was written."""
-    manifest: dict[str, Any] = json.loads((entry / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}")
     arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in manifest["crc32"]}
@@ -89,7 +108,7 @@ def _read(entry: Path) -> Dataset:
 
 def _crc32(array: np.ndarray) -> int:
     """Checksum of the values, at about a gigabyte a second."""
-    return zlib.crc32(np.ascontiguousarray(array).data.cast("B"))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _slug(name: str) -> str:

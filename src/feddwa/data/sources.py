@@ -1,7 +1,7 @@
 """Datasets by name or path. The order of look-up: files that the user has, the cache, the hub."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 
 from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
+from feddwa.data.clients import NAME, from_arrays
 from feddwa.data.dataset import Dataset
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import decode
@@ -33,6 +34,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
+    if name not in DATASETS and cache.is_entry(Path(name)):
+        return cache.read(Path(name))
     if name not in DATASETS and Path(name).exists():
         return own.load_own(name)
     check_dataset(name)
@@ -42,6 +45,22 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     made = found(data_dir)
     require(isinstance(made, Dataset), f"--dataset {name}", type(made).__name__, "a function that returns a Dataset")
     return made  # type: ignore[no-any-return]  # checked above
+
+
+def as_dataset(value: Any) -> Dataset:
+    """Data of the caller as a dataset: one already, or clients with their arrays."""
+    if isinstance(value, Dataset):
+        return value
+    require(isinstance(value, Iterable), "dataset", type(value).__name__, "a name, a path, a function or clients' data")
+    return from_arrays(value)
+
+
+def store(dataset: Dataset, fingerprint: str) -> Path:
+    """Copy a dataset into the cache, once; the path of the entry, which `load` takes in place of a name."""
+    name, key = f"own-{dataset.name}" if dataset.name != NAME else NAME, fingerprint[:16]
+    if cache.find(name, key) is None:
+        cache.store(name, key, dataset)
+    return cache.entry(name, key)
 
 
 def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
