@@ -19,7 +19,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.build import load_task
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
-from feddwa.data.clients import from_arrays
+from feddwa.data.own.clients import from_arrays
 from feddwa.experiment import run_task, run_tasks
 from tests.data.conftest import REAL_DATA
 

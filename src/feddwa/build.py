@@ -21,6 +21,7 @@ from feddwa.data.catalogue import OWN
 from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import Inputs, federate, to_device
 from feddwa.data.files import first_line
+from feddwa.data.images import Tell
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
@@ -36,9 +37,9 @@ from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def load_task(config: RunConfig) -> Task:
-    """Load and divide the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir)
+def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
+    """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
+    dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
     if dataset.classes == 1:
@@ -143,7 +144,9 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
         what = what or ("token ids" if np.issubdtype(dataset.x.dtype, np.signedinteger) else "")
         what = what or ("rows of whole numbers as targets" if dataset.classes and dataset.y.ndim > 1 else "")
         if what:
-            raise InputError(f"--model {config.model}: takes one input of numbers, the data have {what}; bring a module")
+            raise InputError(
+                f"--model {config.model}: takes one input of numbers, the data have {what}; bring a module"
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
         return models.make(config.model, dataset.shape, outputs_for(config, dataset))

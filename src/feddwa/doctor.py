@@ -113,6 +113,7 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     )
     if chosen and config.usual_partition is None:
         yield Finding("ok", in_words(config, task))
+    yield from (Finding("note", text) for text in task.dataset.notes)
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)

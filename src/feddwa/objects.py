@@ -19,6 +19,7 @@ from torch import nn
 
 from feddwa import models, params
 from feddwa.data import sources
+from feddwa.data.options import DataOptions
 from feddwa.data.task import fingerprint
 from feddwa.engine.network import trainable
 from feddwa.errors import InputError, require
@@ -46,9 +47,12 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
                 param += [f"{label(found[registry.kind])}.{name}={text}" for name, text in own.items()]
             elif not _is_name(value):
                 found[registry.kind] = names.of(registry, value)
-        for key, name_of in (("model", names.of_model), ("dataset", names.of_data), ("loss", names.of_loss)):
+        for key, name_of in (("model", names.of_model), ("loss", names.of_loss)):
             if not _is_name(options.get(key)):
                 found[key] = name_of(options[key])
+        if not _is_name(options.get("dataset")):  # it is read here, once
+            how = {key: found.pop(key) for key in list(found) if key in params.fields_of(DataOptions)}
+            found["dataset"] = names.of_data(options["dataset"], DataOptions(**how))
         if isinstance(options.get("model"), nn.Module) and "dtype" not in options:
             found["dtype"] = _dtype_of(options["model"])
         if "metrics" in options:
@@ -93,11 +97,12 @@ class _Names:
             ) from None
         return f"{name}@{models.store(value)}"
 
-    def of_data(self, value: Any) -> str:
+    def of_data(self, value: Any, options: DataOptions) -> str:
         """Data, as the path of a copy in the cache; or a function that returns a dataset."""
         if callable(value):
             return self.of(DATASETS, value)
-        dataset = sources.as_dataset(value)
+        options.check_options()
+        dataset = sources.as_dataset(value, options)
         if not self._written:
             return self._hold(lambda: dataset, dataset.name)
         return str(sources.store(dataset, fingerprint(dataset)))

@@ -26,7 +26,8 @@ from typing import Any
 from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, unknown
 
-REFERENCE = re.compile(r"(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+HUB = "hf:"  # before the name of a repository of the Hugging Face hub
+REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
 class Unfit(ValueError):
@@ -103,7 +104,7 @@ METRICS = Registry("metric", "feddwa.scoring")
 
 def check_dataset(name: str) -> None:
     """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
-    if not DATASETS.knows(name) and not Path(name).exists():
+    if not (DATASETS.knows(name) or name.startswith(HUB) or Path(name).exists()):
         valid = ", ".join(DATASETS)
         raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
 

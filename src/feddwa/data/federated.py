@@ -11,7 +11,6 @@ from torch import Tensor
 from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.data.partition import Partition
 
-
 Inputs = Tensor | Mapping[str, Tensor]  # (..., *shape) of a network's one input, or of each of several by its name
 
 

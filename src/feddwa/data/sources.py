@@ -1,23 +1,27 @@
 """Datasets by name or path. The order of look-up: files that the user has, the cache, the hub."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
-from feddwa.data.clients import NAME, from_arrays
 from feddwa.data.dataset import Dataset
 from feddwa.data.files import Tree, first_line
-from feddwa.data.images import decode
+from feddwa.data.images import Tell, decode
+from feddwa.data.options import DataOptions
 from feddwa.data.originals import Raw
+from feddwa.data.own.clients import from_arrays
+from feddwa.data.own.objects import NAME, from_frame, from_torch
+from feddwa.data.own.plan import EVERYBODY
 from feddwa.errors import InputError, require
 from feddwa.plugins import DATASETS as REGISTRY
-from feddwa.plugins import Unfit, accepted, check_dataset
+from feddwa.plugins import HUB, Unfit, accepted, check_dataset
 
 Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; what outside code really returns is checked
 
@@ -30,15 +34,24 @@ def adopt(function: Any) -> Loader:
     return lambda data_dir: function(**dict.fromkeys(names, data_dir))
 
 
-def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    options: DataOptions = EVERYBODY,
+    tell: Tell = lambda done, total: None,
+) -> Dataset:
+    """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`.
+
+    options: how own data are read; tell: called with (done, total) while their images are decoded.
+    """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
     if name not in DATASETS and cache.is_entry(Path(name)):
         return cache.read(Path(name))
-    if name not in DATASETS and Path(name).exists():
-        return own.load_own(name)
+    if name not in DATASETS and (name.startswith(HUB) or Path(name).exists()):
+        return own.load_own(name, options, tell)
     check_dataset(name)
+    options.refuse_given(f"is about own data, and {name} is not read from files of yours")
     found, data_dir = REGISTRY.find(name), data_dir or os.environ.get("FEDDWA_DATA")
     if isinstance(found, DatasetInfo):
         return _named(found, data_dir)
@@ -47,12 +60,29 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     return made  # type: ignore[no-any-return]  # checked above
 
 
-def as_dataset(value: Any) -> Dataset:
-    """Data of the caller as a dataset: one already, or clients with their arrays."""
+def as_dataset(value: Any, options: DataOptions = EVERYBODY) -> Dataset:
+    """Data of the caller as a dataset: one already, pandas tables, PyTorch datasets, or clients with their arrays."""
+    if hasattr(value, "__next__"):
+        value = list(value)
+    first = next(iter(value.values() if isinstance(value, Mapping) else value), None) if _several(value) else value
+    if hasattr(first, "columns"):  # a pandas DataFrame
+        return from_frame(value, options)
+    if _is_torch(first) or (isinstance(first, Sequence) and len(first) == 2 and all(map(_is_torch, first))):
+        return from_torch(value, options)
+    options.refuse_given("is about files and tables, and the dataset is neither")
     if isinstance(value, Dataset):
         return value
-    require(isinstance(value, Iterable), "dataset", type(value).__name__, "a name, a path, a function or clients' data")
+    require(_several(value), "dataset", type(value).__name__, "a name, a path, a function or the data of clients")
     return from_arrays(value)
+
+
+def _several(value: Any) -> bool:
+    """Whether these are the data of several clients."""
+    return isinstance(value, Mapping | list | tuple)
+
+
+def _is_torch(value: Any) -> bool:
+    return isinstance(value, torch.utils.data.Dataset)
 
 
 def store(dataset: Dataset, fingerprint: str) -> Path:

@@ -61,6 +61,8 @@ def federate(
     if config.partition is None:
         config = settled(config, task.dataset)
         tell(in_words(config, task))
+    for note in task.dataset.notes:
+        tell(note)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")

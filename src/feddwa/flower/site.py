@@ -58,7 +58,9 @@ class Site:
 def admit(config: FlowerConfig, node: Values) -> None:
     """Refuse references to code that the node config does not name, before any of it is imported."""
     allowed = [text.strip() for text in str(dict(node).get("references", "")).split(",")]
-    names = [(option, getattr(config, option) or "") for option in ("algorithm", "model", "partition", "dataset", "loss")]
+    names = [
+        (option, getattr(config, option) or "") for option in ("algorithm", "model", "partition", "dataset", "loss")
+    ]
     for option, name in [*names, *(("metrics", metric_of(entry)[1]) for entry in config.metrics)]:
         if (is_reference(name) or "@" in name) and name not in allowed:
             raise Refusal(f"{option}: a reference that the node config does not name under `references`")
@@ -85,8 +87,9 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
 
 
 def _own_task(path: str, config: FlowerConfig) -> Task:
-    """The task of own data: one client, or one per owner that the data name."""
-    dataset = with_numbers(own.load_own(path)) if config.loss in scoring.NUMERIC else own.load_own(path)
+    """The task of own data, read as the run says: one client, or one per owner that the data name."""
+    dataset = own.load_own(path, config)
+    dataset = with_numbers(dataset) if config.loss in scoring.NUMERIC else dataset
     if config.class_names:
         dataset = _numbered(dataset, config.class_names)
     owner = np.zeros(len(dataset.y), dtype=np.int64) if dataset.client is None else dataset.client

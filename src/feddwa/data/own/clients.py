@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.own.objects import NAME
 from feddwa.errors import require
 
-NAME = "own"  # of such a dataset
 WHAT = {0: "samples", 1: "targets"}
 
 
