@@ -341,8 +341,8 @@ def test_regression_with_the_users_loss(rng, algorithm):
     seen = []
     model = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
     result = feddwa.run(
-        model=model, dataset=[(x, x @ slope) for x in xs], algorithm=algorithm, rounds=5, lr=0.1, batch_size=10, loss=F.mse_loss,
-        observe=seen.append, out=False,
+        model=model, dataset=[(x, x @ slope) for x in xs], algorithm=algorithm, rounds=5, lr=0.1, batch_size=10,
+        loss=F.mse_loss, observe=seen.append, out=False,
     )  # fmt: skip
     accuracy, loss = result.summary["accuracy"], result.summary["loss"]
     assert accuracy["best"] is accuracy["last"] is None

@@ -14,7 +14,18 @@ from feddwa.data.catalogue import defaults_of
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import AtMost, Option, Repeats
-from feddwa.plugins import ALGORITHMS, LOSSES, METRICS, MODELS, PARTITIONS, by_owners, label, located, metric_of
+from feddwa.plugins import (
+    ALGORITHMS,
+    DATASETS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    by_owners,
+    label,
+    located,
+    metric_of,
+)
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm

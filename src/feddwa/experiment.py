@@ -62,7 +62,7 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
         if name not in known:
             raise unknown("run", name, known)
     written = options.get("out") is not False
-    with named({**options, "out": options.get("out") or None}, written) as plain:
+    with named(options if written else {**options, "out": None}, written) as plain:
         config = dataclasses.replace(config or RunConfig(), **plain).resolved()
         if written:
             runs.check_free(config.out)

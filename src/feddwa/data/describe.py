@@ -15,6 +15,7 @@ from feddwa.data.partition import Partition
 from feddwa.errors import InputError
 
 LONGEST_NAME = 30  # characters in a line of a table; what is longer continues in the next
+UNCLASSED = ("any target",)  # in place of classes' names where targets are not classes
 MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
 
 
@@ -86,9 +87,9 @@ class Description(NamedClients):
 
 
 def describe(dataset: Dataset, partition: Partition) -> Description:
-    """Count who has what."""
+    """Count who has what; samples whose targets are not classes are all counted as one."""
     if not dataset.classes or dataset.y.ndim != 1:
-        raise InputError(f"dataset {dataset.name} has no class labels to describe a partition by")
+        dataset = dataclasses.replace(dataset, y=np.zeros(len(dataset.y), np.int64), classes=1, class_names=UNCLASSED)
     return Description(
         train_counts=_counts(dataset, partition.train, partition.relabel),
         test_counts=_counts(dataset, partition.test, partition.relabel),

@@ -1,8 +1,8 @@
 """The ClientApp: runs the client side of the algorithm on the node's own rows and replies.
 
-A node sends the algorithm's upload and, of each client, the numbers of training and test samples, the accuracy and loss
-of its models on its test data, the run's metrics, and its FLOPs. Label counts are sent only where the algorithm discloses them. Errors are
-written to the node's log; the server receives the name of the exception, never a path or a value.
+A node sends the algorithm's upload and, of each client, the numbers of training and test samples, its FLOPs, and of its
+models on its test data accuracy, loss and the run's metrics. Label counts are sent only where the algorithm discloses
+them. Errors are written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
 from collections.abc import Callable

@@ -8,6 +8,9 @@ const $ = (id) => document.getElementById(id);
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = () => document.documentElement.dataset.theme === "dark";
 const percent = (value, digits = 1) => (value === null ? "–" : `${value.toFixed(digits)} %`);
+// Values of what methods are compared by: accuracy in percent, or a loss.
+const reading = (value) => (value === null ? "–" : `${value.toFixed(data.measure.digits)}${data.measure.unit}`);
+const gained = (value) => `${signed(value, data.measure.digits)}${data.measure.sign > 0 ? " points" : " of loss"}`;
 const signed = (value, digits = 1) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
 const hue = (method) => (dark() ? method.dark : method.light);
 const seeds = () => new Set(data.runs.map((run) => run.seed)).size;
