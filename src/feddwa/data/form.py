@@ -45,9 +45,12 @@ class InputForm:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "InputForm":
         """The form that `as_json` gave."""
-        made = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
         own = (dict(each, categories=tuple(each["categories"])) for each in content["columns"])
-        return cls(**{**made, "columns": tuple(Column(**each) for each in own)})
+        values = {**content, "columns": [Column(**each) for each in own]}
+        made: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**made)
 
     def read(self, path: str | Path) -> NewSamples:
         """The samples in a file or folder of this form; labels where it has them.
@@ -111,4 +114,4 @@ class InputForm:
         foreign = [name for name in names if name not in self.class_names]
         if foreign:
             raise InputError(f"{path}: label {foreign[0]!r} is not among the classes {', '.join(self.class_names)}")
-        return np.array([self.class_names.index(name) for name in names], dtype=np.int64)[places]
+        return np.asarray(np.array([self.class_names.index(name) for name in names], dtype=np.int64)[places])

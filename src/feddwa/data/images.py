@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from feddwa.data.files import first_line
 from feddwa.errors import InputError
@@ -57,8 +57,10 @@ def _shape_of(where: str, data: bytes) -> tuple[int, int, int]:
     """(C, H, W) of an encoded image as people see it, turned as its EXIF data say: one channel for grey, else three."""
     with _open(where, data) as image:
         channels = 1 if image.mode in ("1", "L", "LA") or _is_deep(image) else 3
-        try:  # a PNG file may have EXIF data behind the pixels, for which Pillow decodes it
-            turned = (image.format != "PNG" or b"eXIf" in data) and image.getexif().get(_ORIENTATION) in _SIDEWAYS
+        # A PNG may have EXIF data behind the pixels, for which Pillow decodes it; a TIFF's size is turned already.
+        may_be = image.format in ("JPEG", "WEBP") or (image.format == "PNG" and b"eXIf" in data)
+        try:
+            turned = may_be and image.getexif().get(_ORIENTATION) in _SIDEWAYS
         except Exception as error:
             raise InputError(f"{where}: not a readable image, damaged EXIF data ({first_line(error)})") from None
         return (channels, image.width, image.height) if turned else (channels, image.height, image.width)
@@ -141,5 +143,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _open(where: str, data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise InputError(f"{where}: not a readable image (of none of the formats {', '.join(FORMATS)})") from None
     except Exception as error:
         raise InputError(f"{where}: not a readable image ({first_line(error)})") from None
