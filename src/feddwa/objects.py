@@ -23,10 +23,21 @@ from feddwa.data.options import DataOptions
 from feddwa.data.task import fingerprint
 from feddwa.engine.network import trainable
 from feddwa.errors import InputError, require
-from feddwa.plugins import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS, Registry, Unfit, accepted, label
+from feddwa.plugins import (
+    ALGORITHMS,
+    DATASETS,
+    HELD,
+    LOSSES,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    Registry,
+    Unfit,
+    accepted,
+    label,
+)
 
 HERE = SimpleNamespace()  # n1, n2, ...: objects of the runs that this process is at, each under its own name
-_PREFIX = f"{__name__}:HERE."
 _numbers = itertools.count(1)
 
 
@@ -64,7 +75,7 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
 
 def shown(name: str | None) -> str | None:
     """A name for people: of what is held in HERE the object's own."""
-    return label(name) if name is not None and name.startswith(_PREFIX) else name
+    return label(name) if name is not None and name.startswith(HELD) else name
 
 
 class _Names:
@@ -127,7 +138,7 @@ class _Names:
         place, plain = f"n{next(_numbers)}", re.sub(r"\W", "", name) or "it"
         setattr(HERE, place, SimpleNamespace(**{plain: value}))
         self._held.append(place)
-        return f"{_PREFIX}{place}.{plain}"
+        return f"{HELD}{place}.{plain}"
 
     def forget(self) -> None:
         """Let go of what was held."""

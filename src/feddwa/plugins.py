@@ -30,6 +30,9 @@ HUB = "hf:"  # before the name of a repository of the Hugging Face hub
 REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
+HELD = "feddwa.objects:HERE."  # begins references to objects that have no name of their own
+
+
 class Unfit(ValueError):
     """Why an object cannot serve as what a reference is used for: "is a function, must be ..."."""
 
@@ -70,7 +73,8 @@ class Registry:
         try:
             return importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
         except Unfit as error:
-            raise InputError(f"{option or f'--{self.kind}'} {name}: {error}") from error.__cause__
+            told = label(name) if name.startswith(HELD) else name
+            raise InputError(f"{option or f'--{self.kind}'} {told}: {error}") from error.__cause__
 
     def plugins(self) -> dict[str, str]:
         """Name -> reference of what installed packages have registered; names of this package are not theirs."""

@@ -8,7 +8,7 @@ import numpy as np
 from feddwa.data.describe import Description
 from feddwa.results.collaboration import clusters, flow
 from feddwa.results.compare import client_gains, local_runs
-from feddwa.results.measure import Measure
+from feddwa.results.measure import ACCURACY, Measure
 from feddwa.results.methods import Method
 from feddwa.results.palette import Style, styles
 from feddwa.results.record import Record
@@ -48,12 +48,12 @@ def styles_of(methods: Sequence[Method]) -> list[Style]:
 
 def _measure(measure: Measure) -> dict[str, Any]:
     """How the page writes values and differences."""
-    own = ("name", "unit", "digits", "sign", "level")
-    return {**{name: getattr(measure, name) for name in own}, "head": measure.head, "gains": measure.gains}
+    own = ("name", "unit", "sign", "level", "head", "gains")
+    return {name: getattr(measure, name) for name in own}
 
 
 def _method(method: Method) -> dict[str, Any]:
-    fine = method.measure.fine
+    fine = 2 if method.measure is ACCURACY else 6
     return {
         "name": method.name,
         "sound": method.sound,
@@ -66,11 +66,11 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
-    gain = client_gains(run, local)
+    gain, percent = client_gains(run, local), run.measure is ACCURACY
     return {
         "seed": run.seed,
-        "scores": [_tidy(clients, run.measure.digits) for clients in run.scores.T],  # of a client, round by round
-        "gain": None if gain is None else _tidy(gain, run.measure.fine),
+        "scores": [_tidy(clients, 1 if percent else 6) for clients in run.scores.T],  # of a client, round by round
+        "gain": None if gain is None else _tidy(gain, 2 if percent else 6),
         "frames": [_frame(each, run.scores.shape[1]) for each in _chosen(run.weights, step)],
         "clusters": None if not run.weights else clusters(run.weights, run.scores.shape[1]).tolist(),
         "rounds": [each.round for each in run.weights],  # of the flow: not every round has weights, or stores them

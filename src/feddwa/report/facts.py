@@ -119,11 +119,12 @@ def cards(methods: Sequence[Method]) -> list[Figure]:
     if not main.sound:
         return []
     gain = all_gains(main, methods)
-    value = f"{main.last:.{main.measure.digits}f}{main.measure.unit}"
+    value = f"{main.last:{main.measure.plain}}{main.measure.unit}"
     found = [Figure(value, f"{main.measure.name} of {main.name} after the last round, mean over clients")]
     if gain is not None:
         *amount, than = main.measure.over(gain.mean).split()
-        found.append(Figure(" ".join(amount), f"of {main.name} {than} Local, where each client trains alone"))
+        of = f"of {main.name} {than}" if main.measure.sign > 0 else f"loss of {main.name} {than} that of"
+        found.append(Figure(" ".join(amount), f"{of} Local, where each client trains alone"))
         better = f"{gain.winners} of {len(gain.clients)}"
         found.append(Figure(better, f"clients that gained with {main.name}{_in_seeds(main)}"))
     found.append(Figure(human_bytes(round(main.traffic)), f"sent and received by a client in a round of {main.name}"))
@@ -157,8 +158,8 @@ def _others(main: Method, methods: Sequence[Method]) -> str:
 def _against(method: Method, main: Method) -> str:
     """A method's value, and how far it is from the one that leads: "80.1 % (-2.0 points)"."""
     measure, apart = main.measure, method.last - main.last
-    told = f"{apart:+.{measure.digits}f}{' points' if measure.unit else ''}"
-    return f"{method.last:.{measure.digits}f}{measure.unit} ({told})"
+    told = f"{apart:+{measure.plain}}{' points' if measure.unit else ''}"
+    return f"{method.last:{measure.plain}}{measure.unit} ({told})"
 
 
 def _joining(main: Method, methods: Sequence[Method]) -> str:
@@ -169,11 +170,9 @@ def _joining(main: Method, methods: Sequence[Method]) -> str:
         why = "Local, each client alone, failed" if failed else "there is no run of Local, each client alone,"
         return f"Whether joining paid is not known: {why}{'.' if failed else ' to compare with.'}"
     worse, level = int((gain.clients < -gain.level).sum()), int((np.abs(gain.clients) <= gain.level).sum())
-    stayed, digits = f", {level} stayed level" if level else "", main.measure.digits
-    what = "points" if main.measure.sign > 0 else "of loss"
-    most = f"(up to {-gain.clients.min():.{digits}f} {what})"
-    lost = f"{worse} lost by joining {most}" if worse else "nobody lost by joining"
-    return f"With {main.name} {lost}{stayed}; the most gained {gain.clients.max():.{digits}f} {what}."
+    stayed, amount = f", {level} stayed level" if level else "", main.measure.amount
+    lost = f"{worse} lost by joining (up to {amount(-gain.clients.min())})" if worse else "nobody lost by joining"
+    return f"With {main.name} {lost}{stayed}; the most gained {amount(gain.clients.max())}."
 
 
 def _partners(main: Method) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from feddwa import __version__
 from feddwa.config import RunConfig
 from feddwa.config_file import to_toml
-from feddwa.data.describe import UNCLASSED
 from feddwa.errors import InputError
 from feddwa.report import facts
 from feddwa.report.collect import collect
@@ -117,7 +116,7 @@ def _partition(run: Record) -> str:
     if part is None:
         return ""
     train, test = part.train_sizes, part.test_sizes
-    columns = "" if part.class_names == UNCLASSED else ", each column a class"
+    columns = ", each column a class" if part.classed else ""
     told = (
         f"Each row is a client{columns}. {len(train)} clients have {_span(train)} samples to train with "
         f"and {_span(test)} to test with."
@@ -160,7 +159,7 @@ def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str
     gain = facts.all_gains(method, methods)
     cells = [
         escape(method.name),
-        f"{over_seeds(method.runs):.{measure.fine}f}",
+        f"{over_seeds(method.runs):{measure.fine}}",
         f"{measure.number(best.mean)} ({', '.join(rounds)})",
         "" if gain is None else measure.gain(gain.mean),
         "" if gain is None else f"{gain.winners} of {len(gain.clients)}",

@@ -9,16 +9,13 @@ class Measure:
 
     name: str
     unit: str  # behind a value
-    digits: int  # behind the point, in sentences
-    fine: int  # behind the point, in tables
+    plain: str  # format of a value in sentences
+    fine: str  # and in tables
+    apart: str  # of a difference in tables
+    width: int  # letters of a value in a table
     sign: int  # 1: higher is better; -1: lower is better
     level: float  # difference of a client's two values up to which they are called level
     words: str  # what it is, for somebody who knows nothing of it
-
-    @property
-    def width(self) -> int:
-        """Letters of a value in a table."""
-        return 6 if self.sign > 0 else 8
 
     @property
     def better(self) -> str:
@@ -27,22 +24,25 @@ class Measure:
 
     def text(self, value: float) -> str:
         """A value in a sentence: "93.1 %", "loss 0.0123"."""
-        told = f"{value:.{self.digits}f}{self.unit}"
-        return told if self.unit else f"{self.name} {told}"
+        return f"{value:{self.plain}}{self.unit}" if self.unit else f"{self.name} {value:{self.plain}}"
 
     def number(self, value: float) -> str:
         """A value in a table, whose head tells the unit."""
-        return f"{value:.{self.fine}f}"
+        return f"{value:{self.fine}}"
 
-    def gain(self, value: float, digits: int | None = None) -> str:
+    def gain(self, value: float) -> str:
         """By how much something is better, in a table; less than 0 where it is worse."""
-        return f"{value:+.{self.fine if digits is None else digits}f}"
+        return f"{value:+{self.apart}}"
 
     def over(self, value: float) -> str:
         """By how much something is better, in words that the other follows: "+1.2 points over", "0.02 lower than"."""
         if self.sign > 0:
-            return f"{value:+.{self.digits}f} points over"
-        return f"{abs(value):.{self.digits}f} {'lower' if value >= 0 else 'higher'} than"
+            return f"{value:+{self.plain}} points over"
+        return f"{abs(value):{self.plain}} {'lower' if value >= 0 else 'higher'} than"
+
+    def amount(self, value: float) -> str:
+        """A difference in a sentence: "1.2 points", "0.02 of loss"."""
+        return f"{value:{self.plain}} {'points' if self.sign > 0 else 'of loss'}"
 
     @property
     def head(self) -> str:
@@ -56,10 +56,10 @@ class Measure:
 
 
 ACCURACY = Measure(
-    "accuracy", " %", 1, 2, 1, 0.05,
+    "accuracy", " %", ".1f", ".2f", ".2f", 6, 1, 0.05,
     "the share of its own test samples that a client's model answers rightly, in percent",
 )  # fmt: skip
 LOSS = Measure(
-    "loss", "", 4, 4, -1, 1e-6,
+    "loss", "", ".4g", ".4g", ".2g", 7, -1, 1e-6,
     "the mean loss of a client's model on its own test samples, which has no upper bound and is 0 at best",
 )  # fmt: skip

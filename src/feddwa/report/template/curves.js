@@ -89,7 +89,7 @@ function curves() {
       .sort((one, two) => data.measure.sign * (two.value[1] - one.value[1]))
       .map((point) => {
         const method = data.methods.find((each) => each.name === point.seriesName);
-        const range = band === "none" ? "" : ` (${method[band].map((side) => side[round].toFixed(data.measure.digits)).join(" to ")})`;
+        const range = band === "none" ? "" : ` (${method[band].map((side) => written(side[round])).join(" to ")})`;
         return [point.color, point.seriesName, ($("shown").value ? String(point.value[1]) : reading(point.value[1])) + range];
       });
     return tip(round === 0 ? "before the first round" : `after round ${round}`, rows);
