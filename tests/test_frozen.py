@@ -111,7 +111,7 @@ def own_clients() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("backend", ["vectorised", "sequential"])
-def test_models_of_simulate_are_complete_state_dictionaries(backend):
+def test_models_that_come_out_are_complete_state_dictionaries(backend):
     model = half_frozen()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     result = feddwa.run(model=model, dataset=own_clients(), rounds=2, batch_size=10, lr=0.1, backend=backend, out=False)

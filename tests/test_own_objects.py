@@ -107,7 +107,8 @@ def test_data_are_stored_once_by_their_content():
     assert len(list(Path("cache").glob("own-*"))) == 2
 
 
-def test_a_run_goes_on_in_another_process(tmp_path):
+@pytest.mark.slow
+def test_a_run_goes_on_in_another_process():
     """A script with its own network, data, loss and metric is stopped; `feddwa resume` finds all of them."""
     script = Path("study.py")
     script.write_text(
@@ -181,7 +182,7 @@ def test_named_data_without_a_directory():
 
 
 def test_arrays_are_divided_as_a_partition_says():
-    result = feddwa.run(dataset=arrays(), model="linear", partition="dirichlet", clients=5, out=False, **SMALL)
+    result = feddwa.run(dataset=arrays(), model="linear", partition="iid", clients=5, out=False, **SMALL)
     assert result.summary["clients"] == 5
 
 

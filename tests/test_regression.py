@@ -81,8 +81,9 @@ def test_one_run_its_files_resume_doctor_and_partition(capsys):
     assert last["before"] == [None] * 4
     assert len(last["loss_before"]) == 4
     content = json.loads(Path("run/record.json").read_text())
+    first = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
     assert content["summary"]["accuracy"]["last"] is None
-    assert content["summary"]["loss"]["best"] <= content["summary"]["loss"]["last"] < 1
+    assert content["summary"]["loss"]["best"] <= content["summary"]["loss"]["last"] < first["loss_before"]
     result = feddwa.resume("run")
     assert result.models["head.weight"].shape[:2] == (4, 1)
     capsys.readouterr()
@@ -97,7 +98,7 @@ def test_one_run_its_files_resume_doctor_and_partition(capsys):
 
 def test_whole_numbers_are_classes_unless_a_loss_says_otherwise(capsys):
     options = {"dataset": houses(whole=True), "label": "price", "client": "city", "out": False, "rounds": 3}
-    regression = feddwa.run(loss="mse", lr=0.01, **options)
+    regression = feddwa.run(loss="mse", lr=1e-4, **options)
     assert regression.models["head.weight"].shape[1] == 1
     assert regression.metrics[0]["loss_before"] > 1000  # of the prices themselves, not of their ranks
     assert regression.summary["loss"]["last"] < regression.metrics[0]["loss_before"]
@@ -106,7 +107,7 @@ def test_whole_numbers_are_classes_unless_a_loss_says_otherwise(capsys):
 
 def test_names_cannot_be_regressed_on():
     Path("names.csv").write_text("a,label\n" + "\n".join(f"{n},{'no' if n % 2 else 'yes'}" for n in range(20)))
-    with pytest.raises(feddwa.InputError, match="has no numbers to predict: its labels are names, such as no"):
+    with pytest.raises(feddwa.InputError, match="its labels are names, such as no, not numbers"):
         feddwa.run(dataset="names.csv", loss="mse", clients=2, out=False, rounds=1)
 
 
@@ -127,13 +128,15 @@ def test_several_targets_in_an_npz_file():
 @pytest.mark.slow
 def test_nodes_of_flower_train_the_same_models(tmp_path):
     pytest.importorskip("flwr")
-    from tests.flower.test_parity import federated, same_lines, same_models
+    from tests.flower.test_parity import federated, same_models
 
     path = str(Path(houses()).resolve())
     options = {"dataset": path, "label": "price", "client": "city", "clients": 4, "partition": "natural"}
     options |= {"rounds": 2, "lr": 0.05, "dtype": "float64", "metrics": ("rmse",)}
     lines, models, _ = federated(tmp_path, 2, node={"dataset": path}, **options)
     reference = feddwa.run(**options, out=str(tmp_path / "simulated"))
-    same_lines(lines, reference.metrics)
+    for line, other in zip(lines, reference.metrics, strict=True):
+        for key in {"loss_before", "metrics_before", "participants", "bytes_up", "flops"} & other.keys():
+            assert line[key] == pytest.approx(other[key], rel=1e-5), key
     same_models(models, {**reference.models, **reference.buffers}, 1e-9)
     assert read_run(tmp_path / "federated").measure is LOSS

@@ -130,7 +130,9 @@ class _Names:
         for key, each in value.items() if isinstance(value, Mapping) else ((None, each) for each in value):
             require(isinstance(each, str) or callable(each), "metrics", each, "a name or a function")
             function = each if isinstance(each, str) else self.of(METRICS, each)
-            require(key is None or re.fullmatch(r"[\w-]+", str(key)), "metrics", key, "a name of letters and digits")
+            require(
+                key is None or bool(re.fullmatch(r"[\w-]+", str(key))), "metrics", key, "a name of letters and digits"
+            )
             yield function if key is None or key == function else f"{key}={function}"
 
     def _hold(self, value: Any, name: str) -> str:

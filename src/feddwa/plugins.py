@@ -167,7 +167,7 @@ def reference_to(value: Any, kind: str) -> str:
         valid = "at the top level of a module or script, so that the run directory can name it"
         told = f"{name.replace('<locals>.', '')} must be a class or a function {valid}"
         raise InputError(f"{kind}: {told}; or take out=False, which writes nothing")
-    from_file = module == "__main__" or module.startswith(_FILES)
+    from_file = module == "__main__" or str(module).startswith(_FILES)
     return f"{os.path.abspath(source)}:{name}" if from_file and source else f"{module}:{name}"
 
 

@@ -88,7 +88,8 @@ def evaluate_one_by_one(
             scores[0, number] += hits(outputs, y).sum().cpu()
             scores[1, number] += torch.stack(losses).double().sum().cpu()
             seen[number] += [outputs] * bool(metrics)
-    return Scores(*(scores / own.sizes[ids]), measured(engine, metrics, seen, ids, split))
+    accuracy, loss = scores / own.sizes[ids]
+    return Scores(accuracy, loss, measured(engine, metrics, seen, ids, split))
 
 
 class SequentialTrainer(Trainer):
