@@ -68,7 +68,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
 def test_toml_reads_back_to_itself(config):
     resolved = config.resolved()
     kept = tomllib.loads(to_toml(resolved))
-    kept["param"] = tuple(kept["param"])
+    kept |= {name: tuple(kept[name]) for name in ("param", "metrics")}
     assert kept.pop("version") == 1
     assert RunConfig(**kept) == resolved
     assert "out" not in tomllib.loads(to_toml(dataclasses.replace(resolved, out="runs/x")))

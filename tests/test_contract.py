@@ -19,7 +19,7 @@ CLIENTS = [(torch.randn(20, 3), torch.arange(20) % 2) for _ in range(M)]
 
 def refused(algorithm) -> str:
     with pytest.raises(InputError) as error:
-        feddwa.simulate(nn.Linear(3, 2), CLIENTS, algorithm, rounds=1)
+        feddwa.run(model=nn.Linear(3, 2), dataset=CLIENTS, algorithm=algorithm, rounds=1, out=False)
     assert "\n" not in str(error.value)
     return str(error.value)
 

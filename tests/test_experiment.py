@@ -1,4 +1,4 @@
-"""The Python entry points `feddwa.run` and `feddwa.simulate`: the demo's result, the same seed, own data and models."""
+"""The Python entry point `feddwa.run`: the demo's result, the same seed, own data and models."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.build import load_task
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
-from feddwa.data.task import from_arrays
+from feddwa.data.own.clients import from_arrays
 from feddwa.experiment import run_task, run_tasks
 from tests.data.conftest import REAL_DATA
 
@@ -257,15 +257,13 @@ def test_a_share_of_natural_clients_is_checked_when_they_are_known(clinics):
     assert not Path("run").exists()
 
 
-def test_data_without_classes_or_with_tokens_are_sent_to_simulate(rng):
-    np.savez("real.npz", x=rng.normal(size=(40, 3)), y=rng.normal(size=40), client=np.arange(40) % 4)
+def test_token_ids_need_a_module_of_their_own(rng):
     np.savez("text.npz", tokens=rng.integers(0, 9, (40, 5)), y=rng.integers(0, 2, 40), client=np.arange(40) % 4)
-    for file, what in (("real.npz", "no class labels"), ("text.npz", "token ids")):
-        with pytest.raises(InputError, match=rf"--dataset .*{file}: has {what}; .*feddwa.simulate"):
-            feddwa.run(dataset=file, partition="natural", rounds=1)
+    with pytest.raises(InputError, match=r"--model mlp: takes one input of numbers, the data have token ids"):
+        feddwa.run(dataset="text.npz", partition="natural", rounds=1)
 
 
-# simulate().
+# Own objects, nothing written.
 
 
 def classified(rng, clients=4, size=30, shape=(6,), classes=3):
@@ -278,7 +276,9 @@ def classified(rng, clients=4, size=30, shape=(6,), classes=3):
 def test_tables(rng):
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     start = {name: value.clone() for name, value in model.named_parameters()}
-    result = feddwa.simulate(model, classified(rng), algorithm="feddwa", rounds=5, lr=0.1, batch_size=10)
+    result = feddwa.run(
+        model=model, dataset=classified(rng), algorithm="feddwa", rounds=5, lr=0.1, batch_size=10, out=False
+    )
     assert result.summary["accuracy"]["last"] > 80
     assert result.path is None
     assert list(Path().iterdir()) == []
@@ -292,7 +292,9 @@ def test_images_with_batch_norm_and_dropout_as_tensors(rng):
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(64, 3)
     )
-    result = feddwa.simulate(model, clients, algorithm=FedDWA(top_k=2), rounds=4, lr=0.1, batch_size=8)
+    result = feddwa.run(
+        model=model, dataset=clients, algorithm=FedDWA(top_k=2), rounds=4, lr=0.1, batch_size=8, out=False
+    )
     assert result.summary["accuracy"]["last"] > 70
     assert result.buffers["1.running_mean"].shape == (4, 4)
     assert [(weights > 0).sum(1).max() for _, _, weights in result.weights] == [2] * 4
@@ -312,7 +314,7 @@ def test_pixels_are_scaled(rng):
                 seen.append(float(x.max()))
             return self.last(x.flatten(1))
 
-    feddwa.simulate(Peek(), clients, rounds=1)
+    feddwa.run(model=Peek(), dataset=clients, rounds=1, out=False)
     assert 0 < max(seen) <= 1
 
 
@@ -328,7 +330,7 @@ def test_token_ids_through_an_embedding(rng):
 
     labels = [np.arange(40) % 2 for _ in range(3)]
     clients = [(rng.integers(0, 10, (40, 5)) + 10 * y[:, None], y) for y in labels]  # each class has its own words
-    result = feddwa.simulate(Bag(), clients, rounds=5, lr=1.0, batch_size=10)
+    result = feddwa.run(model=Bag(), dataset=clients, rounds=5, lr=1.0, batch_size=10, out=False)
     assert result.summary["accuracy"]["last"] > 90
 
 
@@ -338,9 +340,9 @@ def test_regression_with_the_users_loss(rng, algorithm):
     xs = [rng.normal(size=(40, 5)) for _ in range(3)]
     seen = []
     model = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
-    result = feddwa.simulate(
-        model, [(x, x @ slope) for x in xs], algorithm, rounds=5, lr=0.1, batch_size=10, loss=F.mse_loss,
-        observe=seen.append,
+    result = feddwa.run(
+        model=model, dataset=[(x, x @ slope) for x in xs], algorithm=algorithm, rounds=5, lr=0.1, batch_size=10,
+        loss=F.mse_loss, observe=seen.append, out=False,
     )  # fmt: skip
     accuracy, loss = result.summary["accuracy"], result.summary["loss"]
     assert accuracy["best"] is accuracy["last"] is None
@@ -354,8 +356,8 @@ def test_own_test_data_are_used(rng):
     x, y = classified(rng, clients=1)[0]
     wrong = (y + 1) % 3  # a test that a good model must fail
     model = nn.Linear(6, 3)
-    right = feddwa.simulate(model, [(x, y, x, y)] * 2, rounds=10, lr=0.1)
-    fooled = feddwa.simulate(model, [(x, y, x, wrong)] * 2, rounds=10, lr=0.1)
+    right = feddwa.run(model=model, dataset=[(x, y, x, y)] * 2, rounds=10, lr=0.1, out=False)
+    fooled = feddwa.run(model=model, dataset=[(x, y, x, wrong)] * 2, rounds=10, lr=0.1, out=False)
     assert right.summary["accuracy"]["last"] > 90 > 20 > fooled.summary["accuracy"]["last"]
 
 
@@ -363,15 +365,16 @@ def test_the_held_out_fifth_has_every_class():
     """Labels that come in a cycle of five: every fifth sample would be one class only."""
     y = np.arange(50) % 5
     clients = [(np.eye(5, dtype=np.float32)[y], y)] * 2
-    task = from_arrays(clients)
-    assert [len(rows) for rows in task.partition.train] == [40, 40]
-    for rows in task.partition.test:
-        assert sorted(task.dataset.y[rows]) == sorted([0, 1, 2, 3, 4] * 2)
+    dataset = from_arrays(clients)
+    assert np.bincount(dataset.client[: dataset.train_count]).tolist() == [40, 40]
+    for client in (0, 1):
+        held_out = dataset.y[dataset.train_count :][dataset.client[dataset.train_count :] == client]
+        assert sorted(held_out) == sorted([0, 1, 2, 3, 4] * 2)
 
 
 def test_clients_of_different_sizes_and_partial_participation(rng):
     clients = [(x[:size], y[:size]) for (x, y), size in zip(classified(rng, 5), (2, 9, 17, 30, 5), strict=True)]
-    result = feddwa.simulate(nn.Linear(6, 3), clients, rounds=3, participation=0.4, seed=4)
+    result = feddwa.run(model=nn.Linear(6, 3), dataset=clients, rounds=3, participation=0.4, seed=4, out=False)
     assert [len(rows) for rows in result.partition.train] == [1, 7, 14, 24, 4]
     assert all(len(cohort) == 2 for _, cohort, _ in result.weights)
     assert result.summary["seed"] == 4
@@ -383,13 +386,15 @@ def test_an_iterator_of_clients_and_an_own_algorithm(rng):
             new, info = super().server(server, cohort, upload)
             return new, {"weights": info["weights"]}
 
-    result = feddwa.simulate(nn.Linear(6, 3), iter(classified(rng)), Selfish(top_k=1), rounds=2)
+    result = feddwa.run(
+        model=nn.Linear(6, 3), dataset=iter(classified(rng)), algorithm=Selfish(top_k=1), rounds=2, out=False
+    )
     assert result.summary["algorithm"] == "Selfish"
     assert all(np.array_equal(np.sort(weights, axis=1), np.eye(4)[[3] * 4]) for _, _, weights in result.weights)
 
 
 def test_double_precision_follows_the_model(rng):
-    result = feddwa.simulate(nn.Linear(6, 3).double(), classified(rng), rounds=1)
+    result = feddwa.run(model=nn.Linear(6, 3).double(), dataset=classified(rng), rounds=1, out=False)
     assert result.models["weight"].dtype == torch.float64
 
 
@@ -425,7 +430,7 @@ GOOD = [(X, Y), (X, Y)]
 )  # fmt: skip
 def test_bad_requests_say_what_is_wrong(model, clients, options, message):
     with pytest.raises(InputError, match=message) as refused:
-        feddwa.simulate(model, clients, **{"rounds": 1, **options})
+        feddwa.run(model=model, dataset=clients, **{"rounds": 1, **options}, out=False)
     assert "\n" not in str(refused.value)
 
 

@@ -290,7 +290,7 @@ def test_faults_in_python_and_in_the_table(tmp_path, capsys):
     from feddwa import cli
 
     clients = [(torch.randn(20, 3), torch.arange(20) % 2) for _ in range(4)]
-    result = feddwa.simulate(torch.nn.Linear(3, 2), clients, rounds=3, fault="dropout=0.5")
+    result = feddwa.run(model=torch.nn.Linear(3, 2), dataset=clients, rounds=3, fault="dropout=0.5", out=False)
     assert result.summary["missing"]["dropout"] > 0
     fault = "dropout=0.3,nan=0.2,sign-flip=0.2"
     assert cli.main(["run", "--clients", "8", "--rounds", "2", "--fault", fault, "--out", str(tmp_path / "r")]) == 0

@@ -111,10 +111,10 @@ def own_clients() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("backend", ["vectorised", "sequential"])
-def test_models_of_simulate_are_complete_state_dictionaries(backend):
+def test_models_that_come_out_are_complete_state_dictionaries(backend):
     model = half_frozen()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    result = feddwa.simulate(model, own_clients(), rounds=2, batch_size=10, lr=0.1, backend=backend)
+    result = feddwa.run(model=model, dataset=own_clients(), rounds=2, batch_size=10, lr=0.1, backend=backend, out=False)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     for client in range(4):
         own = half_frozen()
@@ -126,16 +126,16 @@ def test_models_of_simulate_are_complete_state_dictionaries(backend):
 def test_a_model_without_anything_to_train_is_refused():
     frozen_model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
     with pytest.raises(InputError, match=r"model: all of its 650 parameters are frozen \(requires_grad=False\)"):
-        feddwa.simulate(frozen_model, own_clients(), rounds=1)
+        feddwa.run(model=frozen_model, dataset=own_clients(), rounds=1, out=False)
     with pytest.raises(InputError, match="model: has no parameters"):
-        feddwa.simulate(nn.Flatten(), own_clients(), rounds=1)
+        feddwa.run(model=nn.Flatten(), dataset=own_clients(), rounds=1, out=False)
 
 
 def test_fedrod_needs_a_head_that_is_trained():
     network = conv_net()
     network.get_parameter("9.weight").requires_grad_(False)
     with pytest.raises(InputError, match=r"algorithm fedrod: .* not frozen"):
-        feddwa.simulate(network, own_clients(), "fedrod", rounds=1, batch_size=10)
+        feddwa.run(model=network, dataset=own_clients(), algorithm="fedrod", rounds=1, batch_size=10, out=False)
 
 
 def test_all_local_batchnorm_without_other_parameters_is_refused():
@@ -143,13 +143,13 @@ def test_all_local_batchnorm_without_other_parameters_is_refused():
     for name, value in network.named_parameters():
         value.requires_grad_(name.startswith("3."))
     with pytest.raises(InputError, match="--batchnorm all-local: every trainable parameter is BatchNorm's"):
-        feddwa.simulate(network, own_clients(), rounds=1, batch_size=10, batchnorm="all-local")
+        feddwa.run(model=network, dataset=own_clients(), rounds=1, batch_size=10, batchnorm="all-local", out=False)
 
 
 @pytest.mark.parametrize("name", ["fedrod", "feddwa_plus"])
 def test_a_network_may_be_one_linear_layer(name):
     clients = [(torch.randn(20, 3), torch.arange(20) % 2) for _ in range(3)]
-    result = feddwa.simulate(nn.Linear(3, 2), clients, name, rounds=2)
+    result = feddwa.run(model=nn.Linear(3, 2), dataset=clients, algorithm=name, rounds=2, out=False)
     assert result.models["weight"].shape == (3, 2, 3)
 
 

@@ -209,4 +209,10 @@ def test_every_whole_number_is_bounded(value):
 def test_an_instance_with_a_count_without_end_is_refused():
     data = [(np.ones((4, 2), np.float32), np.arange(4) % 2)] * 2
     with pytest.raises(InputError, match="--param inner_steps: got 1000000000, must be at most 10,000"):
-        feddwa.simulate(torch.nn.Linear(2, 2), data, ALGORITHMS["pfedme"](inner_steps=10**9), rounds=1)
+        feddwa.run(
+            model=torch.nn.Linear(2, 2),
+            dataset=data,
+            algorithm=ALGORITHMS["pfedme"](inner_steps=10**9),
+            rounds=1,
+            out=False,
+        )

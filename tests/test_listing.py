@@ -102,7 +102,7 @@ def test_one_algorithm(listed):
     assert "FedAvg's being 1: 1, and 1 before evaluation" in listed("algorithms", "fedavg_ft")
 
 
-@pytest.mark.parametrize("what", ["algorithms", "datasets", "models", "partitions"])
+@pytest.mark.parametrize("what", ["algorithms", "datasets", "models", "partitions", "losses", "metrics"])
 def test_json_has_the_same_of_one_and_of_all(listed, what):
     everything = json.loads(listed(what, "--json"))
     for name, known in everything.items():

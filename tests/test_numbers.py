@@ -34,12 +34,20 @@ def check(result: feddwa.Result, missing=()) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_client_alone(name):
-    check(feddwa.simulate(network(), clients([20]), name, rounds=2, batch_size=5))
+    check(feddwa.run(model=network(), dataset=clients([20]), algorithm=name, rounds=2, batch_size=5, out=False))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_cohorts_of_one(name):
-    result = feddwa.simulate(network(), clients([20, 12, 9]), name, rounds=4, batch_size=5, participation=0.34)
+    result = feddwa.run(
+        model=network(),
+        dataset=clients([20, 12, 9]),
+        algorithm=name,
+        rounds=4,
+        batch_size=5,
+        participation=0.34,
+        out=False,
+    )
     check(result)
     assert all(weights.shape == (1, 1) for _, _, weights in result.weights)
 
@@ -52,7 +60,7 @@ def test_clients_of_one_class_and_of_one_sample(name):
         data[number] = (x, np.full_like(y, number), *test)
     if ALGORITHMS[name].validation or ALGORITHMS[name].halves:
         data = [data[0], data[2], *clients([4, 5])]  # it splits the training data, so one sample is too few
-    check(feddwa.simulate(network(), data, name, rounds=3, batch_size=5))
+    check(feddwa.run(model=network(), dataset=data, algorithm=name, rounds=3, batch_size=5, out=False))
 
 
 @pytest.mark.parametrize("sizes", [[6, 11, 20], [1, 10, 20]])
@@ -60,8 +68,8 @@ def test_batchnorm_of_single_values_is_refused_in_one_line(sizes):
     with pytest.raises(
         feddwa.InputError, match=f"--batch-size 5: client 0 has {sizes[0]} training samples, so a batch of"
     ):
-        feddwa.simulate(network(norm=True), clients(sizes), rounds=2, batch_size=5)
-    check(feddwa.simulate(network(norm=True), clients([7, 10, 20]), rounds=2, batch_size=5))
+        feddwa.run(model=network(norm=True), dataset=clients(sizes), rounds=2, batch_size=5, out=False)
+    check(feddwa.run(model=network(norm=True), dataset=clients([7, 10, 20]), rounds=2, batch_size=5, out=False))
 
 
 @pytest.mark.parametrize("batchnorm", ["local", "mean", "all-local"])
@@ -72,13 +80,19 @@ def test_batchnorm_of_one_image_has_many_values(batchnorm):
     data = [
         (torch.randn(n, 1, 5, 5), torch.arange(n) % 3, torch.randn(2, 1, 5, 5), torch.tensor([0, 2])) for n in (1, 6, 9)
     ]
-    check(feddwa.simulate(model, data, rounds=2, batch_size=5, batchnorm=batchnorm))
+    check(feddwa.run(model=model, dataset=data, rounds=2, batch_size=5, batchnorm=batchnorm, out=False))
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 1000])
 def test_more_partners_than_clients(top_k):
-    result = feddwa.simulate(
-        network(), clients([9, 9, 9]), feddwa.FedDWA(top_k=top_k), rounds=2, batch_size=5, participation=0.67
+    result = feddwa.run(
+        model=network(),
+        dataset=clients([9, 9, 9]),
+        algorithm=feddwa.FedDWA(top_k=top_k),
+        rounds=2,
+        batch_size=5,
+        participation=0.67,
+        out=False,
     )
     check(result)
     for _, _, weights in result.weights:

@@ -41,7 +41,7 @@ def test_every_algorithm_and_command_has_its_place(site):
     text = (site / "commands.html").read_text(encoding="utf-8")
     assert all(f"usage: feddwa {name}" in text for name in cli.COMMANDS)
     reference = (site / "reference.html").read_text(encoding="utf-8")
-    assert all(f'id="feddwa.{name}"' in reference for name in ("run", "simulate", "FedDWA", "mixing.dwa_weights"))
+    assert all(f'id="feddwa.{name}"' in reference for name in ("run", "resume", "FedDWA", "mixing.dwa_weights"))
 
 
 def test_every_page_is_in_the_menu(site):

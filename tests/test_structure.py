@@ -18,12 +18,12 @@ ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
 LAYERS = (
     {"errors", "storage", "params", "checkpoint"},  # values, files: nothing of the field
-    {"built_in", "plugins", "data", "models"},
+    {"built_in", "plugins", "data", "models", "scoring"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
-    {"config", "config_file", "tensorboard", "results", "trained", "build", "experiment", "calibrate"},
+    {"config", "config_file", "tensorboard", "results", "trained", "build", "objects", "experiment", "calibrate"},
     {"doctor", "report", "flower", "cli", "__main__"},
 )
 

@@ -125,7 +125,7 @@ def test_models_keep_their_type(dtype):
 def test_simulated_models_are_there_without_a_directory():
     x = torch.randn(40, 5)
     clients = {name: (x, (x[:, 0] > 0).long()) for name in ("a", "b")}
-    result = feddwa.simulate(nn.Linear(5, 2), clients, rounds=2)
+    result = feddwa.run(model=nn.Linear(5, 2), dataset=clients, rounds=2, out=False)
     model = result.model("b")
     assert torch.equal(model.weight, result.models["weight"][1])
     assert torch.equal(result.predict("b", x), model(x).detach())

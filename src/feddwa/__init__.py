@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
     from feddwa.config import RunConfig
     from feddwa.errors import InputError
-    from feddwa.experiment import Result, resume, run, simulate
+    from feddwa.experiment import Result, resume, run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,14 +32,13 @@ __all__ = [
     "mixing",
     "resume",
     "run",
-    "simulate",
 ]
 
 _HOMES = {  # module -> the public names that it defines
     "feddwa.algorithms": ("ALGORITHMS", "Algorithm", "FedAvg", "FedDWA", "Local"),
     "feddwa.config": ("RunConfig",),
     "feddwa.errors": ("InputError",),
-    "feddwa.experiment": ("Result", "resume", "run", "simulate"),
+    "feddwa.experiment": ("Result", "resume", "run"),
 }
 
 

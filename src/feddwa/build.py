@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import warnings
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -10,25 +12,27 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa import models
+from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN
-from feddwa.data.dataset import Dataset
-from feddwa.data.federated import federate, to_device
+from feddwa.data.dataset import Dataset, with_numbers
+from feddwa.data.federated import Inputs, federate, to_device
 from feddwa.data.files import first_line
 from feddwa.data.images import Tell
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
-from feddwa.engine.network import Loss, frozen, trainable
+from feddwa.engine.engine import Metric
+from feddwa.engine.evaluate import SAMPLES_AT_ONCE, try_metrics
+from feddwa.engine.network import Loss, call, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
-from feddwa.plugins import by_owners
+from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -36,6 +40,8 @@ Config = TypeVar("Config", bound=RunConfig)
 def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
     """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
     dataset = sources.load(config.dataset, config.data_dir, config, tell)
+    if config.loss in scoring.NUMERIC:
+        dataset = with_numbers(dataset)
     if dataset.classes == 1:
         raise InputError(
             f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
@@ -66,24 +72,37 @@ def in_words(config: RunConfig, task: Task) -> str:
 
 
 def try_batch(engine: Engine) -> None:
-    """One batch through model and loss, to say in one line where they and the data do not fit."""
-    x, y = engine.data.batch(engine.data.splits["test"].index[0, :1], engine.dtype)
+    """One batch through model, loss and metrics, to say in one line where they and the data do not fit."""
+    own = engine.data.splits["test"]
+    x, y = engine.data.batch(own.index[0, :1], engine.dtype)
     engine.module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size", UserWarning)  # outputs (B, 1) for targets (B,)
         try:
-            outputs = engine.module(x)
+            outputs = call(engine.module, {}, x)
+        except InputError:
+            raise
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise InputError(
-                f"model: does not take {x.dtype} samples {tuple(x.shape[1:])}: {first_line(error)}"
-            ) from error
+            raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
         scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
             raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
         try:
             engine.loss(outputs, y)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
             shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
             raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+        if engine.metrics:
+            samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
+            found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
+            try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
+
+
+def _in_words(x: Inputs) -> str:
+    """Type and shape of a sample; of several inputs, of each."""
+    if isinstance(x, torch.Tensor):
+        return f"{x.dtype} samples {tuple(x.shape[1:])}"
+    return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
 
 
 def check_single_samples(engine: Engine) -> None:
@@ -95,7 +114,7 @@ def check_single_samples(engine: Engine) -> None:
     x, _ = engine.data.batch(engine.data.splits["train"].index[0, :1], engine.dtype)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(engine.module).train()(x)
+            call(copy.deepcopy(engine.module).train(), {}, x)
     except ValueError:
         client, size = engine.data.client_name(int(alone[0])), int(sizes[alone[0]])
         raise InputError(
@@ -119,31 +138,57 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     """The network of a configuration, initialised from its own key."""
-    if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
-        what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
-        raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
     assert config.model is not None
+    if config.model in models.MODELS:
+        what = f"several inputs ({', '.join(dataset.inputs)})" if dataset.inputs else ""
+        what = what or ("token ids" if np.issubdtype(dataset.x.dtype, np.signedinteger) else "")
+        what = what or ("rows of whole numbers as targets" if dataset.classes and dataset.y.ndim > 1 else "")
+        if what:
+            raise InputError(
+                f"--model {config.model}: takes one input of numbers, the data have {what}; bring a module"
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.shape, dataset.classes)
+        return models.make(config.model, dataset.shape, outputs_for(config, dataset))
+
+
+def outputs_for(config: RunConfig, dataset: Dataset) -> int:
+    """Numbers that a network is to give for a sample: a score for every class, or as many as there are targets."""
+    scored = dataset.classes and config.loss != "bce"
+    return dataset.classes if scored else prod(dataset.y.shape[1:])
+
+
+def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
+    """The loss of a run; where none is given, what suits the targets: classes or real numbers."""
+    usual = "mse" if dataset.y.dtype.kind == "f" else "cross-entropy"
+    found: Loss = LOSSES.find(config.loss or usual)
+    return found
+
+
+def metrics_of(config: RunConfig) -> dict[str, Metric]:
+    """Name -> function of the metrics of a run."""
+    return {name: METRICS.find(function) for name, function in map(metric_of, config.metrics)}
 
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
-    engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
+    loss = loss_of(config, task.dataset)
+    engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype, loss)
+    programs = task.keep(("programs", program_kind(config, engine)), dict)
+    tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
+    engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
     engine.sequential = config.backend == "sequential"
-    if config.model not in models.MODELS:  # of which tests know that they can be trained
+    if config.model not in models.MODELS or config.loss or config.metrics:  # else tests know that it can be trained
         try_batch(engine)
         engine.sequential = try_training(engine, config.backend)
-    programs = task.keep(("programs", program_kind(config, engine)), dict)
-    return dataclasses.replace(engine, tensor_cores=config.dtype == "tf32", programs=programs)
+    return engine
 
 
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
-    return config.model, config.dtype, choose_device(config.device), digest(frozen(engine.module))
+    return config.model, config.loss, config.dtype, choose_device(config.device), digest(frozen(engine.module))
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:

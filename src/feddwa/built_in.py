@@ -41,9 +41,10 @@ class Entry:
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model" or "partition"."""
+    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model", "partition", "loss", ..."""
     readers: dict[str, Callable[[], dict[str, Entry]]] = {
-        "algorithm": _algorithms, "dataset": _datasets, "model": _models, "partition": _partitions
+        "algorithm": _algorithms, "dataset": _datasets, "model": _models, "partition": _partitions,
+        "loss": functools.partial(_functions, "LOSSES"), "metric": functools.partial(_functions, "METRICS"),
     }  # fmt: skip
     return readers[kind]()
 
@@ -101,6 +102,16 @@ def _models() -> dict[str, Entry]:
         doc = ast.get_docstring(builder) or ""
         found[name] = Entry(builder.name, {"summary": f"takes {takes}"}, doc)
     return found
+
+
+@functools.cache
+def _functions(table: str) -> dict[str, Entry]:
+    """Losses or metrics: functions of one module in a table."""
+    file = PACKAGE / "scoring.py"
+    docs = {node.name: ast.get_docstring(node) or "" for node in _tree(file).body if isinstance(node, ast.FunctionDef)}
+    names = {name: _id(value) for name, value in _table(file, table).items()}
+    known = {name: docs.get(own, f"torch.nn.functional.{own}.") for name, own in names.items()}
+    return {name: Entry(names[name], {"summary": doc.partition("\n")[0]}, doc) for name, doc in known.items()}
 
 
 def _datasets() -> dict[str, Entry]:

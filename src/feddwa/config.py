@@ -14,7 +14,18 @@ from feddwa.data.catalogue import defaults_of
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import AtMost, Option, Repeats
-from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, by_owners, label, located
+from feddwa.plugins import (
+    ALGORITHMS,
+    DATASETS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    by_owners,
+    label,
+    located,
+    metric_of,
+)
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
@@ -25,7 +36,9 @@ DTYPES = ("float32", "tf32", "float64", "bfloat16")
 POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
-WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "out", "tensorboard")
+WHERE_AND_HOW = (
+    "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "tensorboard",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,10 @@ class RunConfig(DataOptions):
     """Local batch size, B; default: 10 for digits, else the paper's 20."""
     lr: float | None = None
     """Rate of local SGD; default: 0.1 for digits, else the paper's 0.01."""
+    loss: str | None = None
+    """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
+    metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
+    """Also measure macro-f1, rmse, ... (`feddwa list metrics`) or NAME=MODULE:FUNCTION. Repeatable."""
     seed: Annotated[int, AtMost(2**63 - 1)] = 0
     """Seed of everything random: partition, initialisation, cohorts, batch order, dropout."""
     device: str = "auto"
@@ -103,8 +120,9 @@ class RunConfig(DataOptions):
         given["data_dir"] = _located(given["data_dir"])
         if self.usual_partition is None:
             given["dataset"] = _located(given["dataset"])
-        for key in ("algorithm", "dataset", "partition"):
+        for key in ("algorithm", "dataset", "partition", "loss"):
             given[key] = given[key] and located(given[key])
+        given["metrics"] = tuple(_located_metric(entry) for entry in given["metrics"])
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
         clients = None if partition is None or by_owners(partition) else CLIENTS
@@ -136,6 +154,13 @@ class RunConfig(DataOptions):
             MODELS.check(self.model.partition("@")[0])
         if self.partition is not None:
             PARTITIONS.check(self.partition)
+        if self.loss is not None:
+            LOSSES.check(self.loss)
+        taken = ["accuracy", "loss"]
+        for name, function in map(metric_of, self.metrics):
+            METRICS.check(function)
+            require(name not in taken, "--metric", name, "another name, which no other metric has")
+            taken.append(name)
         names = {"device": DEVICES, "backend": BACKENDS, "dtype": DTYPES, "batchnorm": POLICIES}
         for field, valid in names.items():
             if getattr(self, field) not in list(valid):
@@ -195,33 +220,6 @@ def options_of(config: Any, leaving_out: Iterable[str] = ()) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in which objects stand for names: references instead, and the objects' fields as --param.
-
-    algorithm: an Algorithm or its class; partition: a scheme, its class or a function; model: a class or function that
-    makes a module, or a module, whose parameters everybody starts from; dataset: a function that returns a Dataset.
-    """
-    from torch import nn
-
-    from feddwa import models
-
-    found, param = dict(options), []
-    for registry in (ALGORITHMS, PARTITIONS, MODELS, DATASETS):
-        key = registry.kind
-        value = options.get(key)
-        if value is None or isinstance(value, str):
-            continue
-        if isinstance(value, nn.Module):
-            found[key] = f"{registry.name_of(type(value))}@{models.store(value)}"
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # with the values of its fields
-            found[key] = registry.name_of(type(value))
-            own = {name: getattr(value, name) for name in params.fields_of(type(value))}
-            param += [f"{label(found[key])}.{name}={text}" for name, text in own.items()]
-        else:
-            found[key] = registry.name_of(value)
-    return {**found, "param": (*param, *options.get("param", ()))} if param else found
-
-
 def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
     """(owner, key, value) of a --param entry."""
     name, equals, value = entry.partition("=")
@@ -251,6 +249,11 @@ def _located_model(name: str) -> str:
     """A model's name whose files, of code and behind @ of parameters, are named from the root on."""
     plain, at, file = name.partition("@")
     return located(plain) + (f"@{os.path.abspath(file)}" if at else "")
+
+
+def _located_metric(entry: str) -> str:
+    name, function = metric_of(entry)
+    return entry if name == label(function) else f"{name}={located(function)}"
 
 
 def _option(field: str) -> str:

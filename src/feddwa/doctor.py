@@ -137,7 +137,7 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
             f"{clients_in_words(small, name)} have fewer training samples than a batch of {batch} (the fewest: "
             f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
         )
-    single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
+    single = np.flatnonzero(((description.counts > 0).sum(axis=1) == 1) & description.classed)
     if len(single):
         yield Finding(
             "warning",
@@ -154,7 +154,7 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
             f"training sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
-    if step > SMALL_STEP:
+    if step > SMALL_STEP and description.classed:
         yield Finding(
             "note",
             f"the smallest test set has {description.test_sizes.min()} samples: one of them is {step:.1f} points of "
@@ -162,7 +162,9 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         )
     if not (len(small) or len(single) or never.any()):
         yield Finding(
-            "ok", f"every client has a batch of {batch}, two classes or more, and trains what it is tested on"
+            "ok",
+            f"every client has a batch of {batch}"
+            + (", two classes or more, and trains what it is tested on" if description.classed else ""),
         )
 
 

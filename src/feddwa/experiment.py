@@ -1,44 +1,26 @@
-"""From a configuration to a finished run: the Python entry points `run`, `resume` and `simulate`."""
+"""From a configuration to a finished run: the Python entry points `run` and `resume`."""
 
-import copy
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from feddwa import checkpoint, params
-from feddwa.algorithms import Algorithm
-from feddwa.build import (
-    check_single_samples,
-    choose_device,
-    dtype_of,
-    engine_on,
-    load_task,
-    make_engine,
-    make_federation,
-    program_kind,
-    settings_of,
-    settled,
-    try_batch,
-)
+from feddwa import checkpoint
+from feddwa.build import load_task, make_engine, make_federation, program_kind, settled
 from feddwa.checkpoint import Checkpoint
-from feddwa.config import RunConfig, named
-from feddwa.data.catalogue import OWN
+from feddwa.config import RunConfig
 from feddwa.data.describe import describe
 from feddwa.data.partition import Partition
-from feddwa.data.task import Task, from_arrays
+from feddwa.data.task import Task
 from feddwa.engine import Engine, Stack
 from feddwa.engine.fast import lockstep
-from feddwa.engine.network import Loss
-from feddwa.engine.trial import try_training
-from feddwa.errors import InputError, unknown
+from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
-from feddwa.plugins import ALGORITHMS
+from feddwa.objects import named, shown
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
@@ -84,17 +66,34 @@ class Result:
 
 
 def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
-    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`; writes a run directory.
+    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`: the options of `feddwa run`, by name.
 
-    `algorithm`, `model`, `partition` and `dataset` may be own objects instead of names: see `config.named`.
+    Own objects stand wherever a name does:
+
+    - `dataset`: a list of clients (x, y) or (x, y, x_test, y_test), or a mapping from their names to these; x is an
+      array, or for a network with several inputs a mapping or tuple of arrays. Also PyTorch datasets, pandas tables, a
+      `feddwa.data.dataset.Dataset`, or a function that returns one.
+    - `model`: a module, whose parameters everybody starts from, or a class or function that makes one. Parameters with
+      requires_grad=False stay as they are. Its dtype is the run's, where `dtype` is not given.
+    - `loss`: a function of (outputs, targets). `metrics`: a mapping from names to such functions, which are measured on
+      every client's test data, or names.
+    - `algorithm`, `partition`: an instance, a class, or for a partition a function.
+
+    `out` is the run directory, by default a new one in runs/. It can be resumed and reported on in another process, so
+    objects in it must have a name there: classes and functions of a module or script; data are copied into the cache.
+    With `out=False` nothing is written, and any object will do, those of a notebook included.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
         if name not in known:
             raise unknown("run", name, known)
-    config = dataclasses.replace(config or RunConfig(), **named(options)).resolved()
-    runs.check_free(config.out)
-    return run_task(config, load_task(config), observe)
+    written = options.get("out") is not False
+    with named(options if written else {**options, "out": None}, written) as plain:
+        config = dataclasses.replace(config or RunConfig(), **plain).resolved()
+        if written:
+            runs.check_free(config.out)
+        require(written or not config.tensorboard, "tensorboard", True, "False where out=False, which writes nothing")
+        return run_tasks([config], [load_task(config)], observe, written=written)[0]
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -107,13 +106,15 @@ def run_tasks(
     tasks: Sequence[Task],
     observe: Observer = lambda line: None,
     begun: Collection[RunConfig] = (),
+    written: bool = True,
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
     Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. The rounds of the first one are shown.
+    in their directory. The rounds of the first one are shown. written: whether there are run directories.
     """
-    jobs = [_resume if config in begun else _run for config in configs]
+    new = _run if written else _run_unwritten
+    jobs = [_resume if config in begun else new for config in configs]
     pairs = [
         (settled(dataclasses.replace(config, clients=task.clients), task.dataset), task)
         for config, task in zip(configs, tasks, strict=True)
@@ -139,6 +140,10 @@ def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Re
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
+
+
+def _run_unwritten(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
+    return _finish(make_federation(config, engine), task, config.rounds or 0, _names(config, engine), observe)
 
 
 def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
@@ -198,59 +203,8 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
     """The names in a summary, and how many runs in lockstep shared its seconds, where there were several."""
-    names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
+    names = {name: shown(getattr(config, name)) for name in ("algorithm", "dataset", "partition", "model")}
     return names | ({"lockstep": engine.lockstep} if engine.lockstep > 1 else {})
-
-
-def simulate(
-    model: nn.Module,
-    clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]],
-    algorithm: str | Algorithm = "feddwa",
-    *,
-    rounds: int = OWN.rounds,
-    epochs: int = 1,
-    batch_size: int = OWN.batch_size,
-    lr: float = OWN.lr,
-    participation: float = 1.0,
-    seed: int = 0,
-    device: str = "auto",
-    backend: str = "vectorised",
-    loss: Loss = F.cross_entropy,
-    batchnorm: str = "local",
-    fault: str = "",
-    observe: Observer = lambda line: None,
-) -> Result:
-    """Train one model per client on own data: `clients` is a list of (x, y) or (x, y, x_test, y_test), or a mapping
-    from the clients' names to these.
-
-    Arrays or tensors of any shape: uint8 pixels are scaled to 0..1, other numbers are used as they are. Without test
-    data a fifth of each client's samples is set apart for testing. `algorithm` is a name or an instance, e.g.
-    `FedDWA(top_k=3)`; the model's present parameters are everybody's start, and those with requires_grad=False stay as
-    they are. `backend="sequential"` trains one client after another, for models that cannot be mapped over clients;
-    "auto" does so where it must, with a warning.
-    Nothing is written to disk.
-    """
-    task = from_arrays(clients)
-    algorithm, name = _named_algorithm(algorithm)
-    config = RunConfig(
-        rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, participation=participation, seed=seed,
-        device=device, backend=backend, clients=task.clients, batchnorm=batchnorm, fault=fault,
-    ).resolved()  # fmt: skip
-    module = copy.deepcopy(model)
-    engine = engine_on(algorithm, module, task, choose_device(device), settings_of(config), seed, dtype_of(model), loss)
-    try_batch(engine)
-    check_single_samples(engine)
-    engine.sequential = try_training(engine, backend)
-    names = {"algorithm": name, "dataset": "own", "partition": "own", "model": type(model).__name__}
-    return _finish(make_federation(config, engine, algorithm), task, rounds, names, observe)
-
-
-def _named_algorithm(algorithm: str | Algorithm) -> tuple[Algorithm, str]:
-    if isinstance(algorithm, Algorithm):
-        params.check(algorithm)
-        names = (name for name, kind in ALGORITHMS.builtin.items() if type(algorithm) is kind)
-        return algorithm, next(names, type(algorithm).__name__)
-    return ALGORITHMS.find(algorithm, "algorithm")(), algorithm
 
 
 def _finish(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info
-from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys
+from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys, map_scores
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
@@ -26,9 +26,6 @@ class Round:
     info: Info
     costs: Costs
     missing: Mapping[int, str] = field(default_factory=dict)  # client -> why its update does not count
-
-
-NOBODY = Scores(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
 
 
 @dataclass
@@ -60,7 +57,7 @@ class Federation:
         invited, before = self._cohort(self.round + 1), self.scores
         absent = self.faults.absent(self.engine.seed, invited)
         missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
-        cohort, after = invited.only(~absent), NOBODY
+        cohort, after = invited.only(~absent), map_scores(lambda values: values[:0], before)  # of nobody so far
         info: Info = {}
         if len(cohort):
             with costs.phase("train", device):
@@ -75,7 +72,7 @@ class Federation:
                 upload, memory = take_parts(upload, counted), take_parts(memory, counted)
         if len(cohort):
             with costs.phase("evaluate", device):
-                after = self.client_side.trained_scores(cohort.ids, upload, memory)
+                after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory)
             with costs.phase("server", device), costs.serving():
                 self.server, info = self.server_side.advance(self.server, cohort, upload)
         self.round += 1
@@ -106,13 +103,13 @@ class Federation:
 
     def state(self) -> Mapping[str, Parts]:
         """Everything that the coming rounds depend on, besides the number of the round."""
-        return {"server": self.server, "memory": self.memory, "scores": {"all": self.scores._asdict()}}
+        return {"server": self.server, "memory": self.memory, "scores": {"all": self.scores.named()}}
 
     def restore(self, round: int, state: Mapping[str, Parts]) -> None:
         """Go back to where `state` was taken, after so many rounds."""
         self.server = to_devices(state["server"], self.server)  # some tensors stay on the CPU, whatever the device
         self.memory = to_devices(state["memory"], self.memory)
-        self.scores, self.round = Scores(**state["scores"]["all"]), round
+        self.scores, self.round = Scores.of(state["scores"]["all"]), round
 
     def personal(self, cohort: Cohort) -> tuple[Stack, Stack]:
         """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""

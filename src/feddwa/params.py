@@ -43,6 +43,7 @@ class Option:
 
     metavar: str = ""  # what the value is called, in help and errors
     short: str = ""  # a second name, such as -o
+    flag: str = ""  # the name, where it is not --FIELD
     positional: bool = False  # a word without dashes
     repeated: bool = False  # one item of a tuple each time it is given
     hidden: bool = False  # not on the command line at all

@@ -30,6 +30,9 @@ HUB = "hf:"  # before the name of a repository of the Hugging Face hub
 REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
+HELD = "feddwa.objects:HERE."  # begins references to objects that have no name of their own
+
+
 class Unfit(ValueError):
     """Why an object cannot serve as what a reference is used for: "is a function, must be ..."."""
 
@@ -43,11 +46,17 @@ class Registry:
 
     kind: str  # "algorithm": of the option --algorithm and of the entry points feddwa.algorithms
     home: str  # module with the built-in ones by name, in ALGORITHMS, and `adopt`, which makes one of an object
+    several: str = ""  # the plural, where it is not `kind` with an s
+
+    @property
+    def plural(self) -> str:
+        """As in `feddwa.algorithms`, the group of entry points."""
+        return self.several or f"{self.kind}s"
 
     @property
     def builtin(self) -> Mapping[str, Any]:
         """Name -> what it stands for, of this package."""
-        found: Mapping[str, Any] = getattr(importlib.import_module(self.home), f"{self.kind.upper()}S")
+        found: Mapping[str, Any] = getattr(importlib.import_module(self.home), self.plural.upper())
         return found
 
     def check(self, name: str, option: str = "") -> None:
@@ -64,13 +73,14 @@ class Registry:
         try:
             return importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
         except Unfit as error:
-            raise InputError(f"{option or f'--{self.kind}'} {name}: {error}") from error.__cause__
+            told = label(name) if name.startswith(HELD) else name
+            raise InputError(f"{option or f'--{self.kind}'} {told}: {error}") from error.__cause__
 
     def plugins(self) -> dict[str, str]:
         """Name -> reference of what installed packages have registered; names of this package are not theirs."""
         from importlib.metadata import entry_points  # a slow import, for those who need it
 
-        found = {entry.name: entry.value for entry in entry_points(group=f"feddwa.{self.kind}s")}
+        found = {entry.name: entry.value for entry in entry_points(group=f"feddwa.{self.plural}")}
         return {name: found[name] for name in sorted(found) if name not in entries(self.kind)}
 
     def knows(self, name: str) -> bool:
@@ -92,6 +102,8 @@ ALGORITHMS = Registry("algorithm", "feddwa.algorithms")  # classes
 DATASETS = Registry("dataset", "feddwa.data.sources")  # entries of the catalogue, and functions of `data_dir`
 MODELS = Registry("model", "feddwa.models")
 PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
+LOSSES = Registry("loss", "feddwa.scoring", "losses")  # functions of outputs and targets
+METRICS = Registry("metric", "feddwa.scoring")
 
 
 def check_dataset(name: str) -> None:
@@ -99,6 +111,12 @@ def check_dataset(name: str) -> None:
     if not (DATASETS.knows(name) or name.startswith(HUB) or Path(name).exists()):
         valid = ", ".join(DATASETS)
         raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+
+
+def metric_of(entry: str) -> tuple[str, str]:
+    """(what a metric is called, the name or reference of its function) of NAME, REFERENCE or NAME=REFERENCE."""
+    name, equals, function = entry.partition("=")
+    return (name, function) if equals and re.fullmatch(r"[\w-]+", name) else (label(entry), entry)
 
 
 def by_owners(partition: str) -> bool:
@@ -142,14 +160,23 @@ def resolve(reference: str) -> Any:
 
 
 def reference_to(value: Any, kind: str) -> str:
-    """The reference that leads to a class or a function."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<nothing>")
-    if module is None or "<" in name:
+    """The reference that leads to a class or a function; InputError where no other process would find it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
+    source = getattr(sys.modules.get(module or ""), "__file__", None)
+    if "<" in name or (module == "__main__" and not source) or not _leads_to(value, module, name):
         valid = "at the top level of a module or script, so that the run directory can name it"
-        raise InputError(f"{kind}: {name.replace('<locals>.', '')} must be a class or a function {valid}")
-    source = getattr(sys.modules.get(module), "__file__", None)
-    from_file = module == "__main__" or module.startswith(_FILES)
+        told = f"{name.replace('<locals>.', '')} must be a class or a function {valid}"
+        raise InputError(f"{kind}: {told}; or take out=False, which writes nothing")
+    from_file = module == "__main__" or str(module).startswith(_FILES)
     return f"{os.path.abspath(source)}:{name}" if from_file and source else f"{module}:{name}"
+
+
+def _leads_to(value: Any, module: str | None, name: str) -> bool:
+    """Whether an attribute of a module, MODULE:NAME, is this object."""
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: str) -> None:

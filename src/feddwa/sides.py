@@ -27,10 +27,13 @@ from feddwa.engine import (
     Trainer,
     evaluate,
     evaluate_one_by_one,
+    map_scores,
 )
+from feddwa.engine.evaluate import MetricError
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
 from feddwa.engine.rows import concat, repeat, take_parts
+from feddwa.errors import InputError
 
 SHOWN = 3  # clients that an error names
 
@@ -103,10 +106,10 @@ class ClientSide:
             error.add_note(f"in algorithm {type(self.algorithm).__name__}, round {round}, {who}")
             raise
 
-    def trained_scores(self, ids: Tensor, upload: Message, memory: Memory) -> Scores:
+    def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
         """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
-        return self._evaluate(ids, model, memory["buffers"])
+        return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}")
 
     def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
@@ -120,8 +123,10 @@ class ClientSide:
 
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
         """Test scores (m,) of the personalised models; arguments as in `personal`."""
-        scores = [self._evaluate(*block) for block in self._personal(ids, round, message, memory)]
-        return Scores(*(torch.cat(values) for values in zip(*scores, strict=True)))
+        scores = [
+            self._evaluate(*block, f"before round {round}") for block in self._personal(ids, round, message, memory)
+        ]
+        return map_scores(lambda *blocks: torch.cat(blocks), *scores)
 
     def _personal(
         self, ids: Tensor, round: int, message: Message, memory: Memory
@@ -133,8 +138,13 @@ class ClientSide:
             model, state = self._checked(round, len(own)).personal(self._trainer(own, round), delivered, state)
             yield own, model, state["buffers"]
 
-    def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack) -> Scores:
-        return (evaluate_one_by_one if self.sequential else evaluate)(self.engine, model, buffers, ids)
+    def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str) -> Scores:
+        """Test scores (m,), metrics of the run included; `when` stands in errors of theirs."""
+        score = evaluate_one_by_one if self.sequential else evaluate
+        try:
+            return score(self.engine, model, buffers, ids, metrics=self.engine.metrics)
+        except MetricError as error:
+            raise InputError(f"{error}, {when}") from error.__cause__
 
     def _blocks(self, ids: Tensor) -> Iterator[Tensor]:
         yield from torch.arange(len(ids)).split(self.chunk)

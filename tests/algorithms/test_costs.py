@@ -78,7 +78,7 @@ def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algor
     """On the paper's CIFAR network: at most 2.02 models a client and round."""
     images = [(np.zeros((4, 3, 32, 32), np.uint8), np.arange(4) % 2) for _ in range(2)]
     network = models.make("cifar-cnn", (3, 32, 32), 10)
-    summary = feddwa.simulate(network, images, algorithm, rounds=1).summary
+    summary = feddwa.run(model=network, dataset=images, algorithm=algorithm, rounds=1, out=False).summary
     size = 4 * sum(value.numel() for value in network.parameters())
     assert 2 <= (summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]) / size <= 2.02
 

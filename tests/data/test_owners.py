@@ -257,11 +257,11 @@ def test_panels_of_a_cohort_name_its_clients():
 
 def test_arrays_by_name_keep_the_names(rng):
     clients = {name: (rng.normal(size=(10, 3)).astype("float32"), np.arange(10) % 2) for name in HOSPITALS}
-    result = feddwa.simulate(torch.nn.Linear(3, 2), clients, rounds=1)
+    result = feddwa.run(model=torch.nn.Linear(3, 2), dataset=clients, rounds=1, out=False)
     assert result.partition.client_names == HOSPITALS
     clients["hospital-3"] = (np.zeros((1, 3)), np.zeros(1))
     with pytest.raises(InputError, match=r"clients\['hospital-3'\]: got 1, must be at least 2 samples"):
-        feddwa.simulate(torch.nn.Linear(3, 2), clients, rounds=1)
+        feddwa.run(model=torch.nn.Linear(3, 2), dataset=clients, rounds=1, out=False)
 
 
 def test_a_foreign_partition_by_owner_keeps_the_names(hospitals):

@@ -150,10 +150,12 @@ def test_what_cannot_be_mapped_is_refused_at_once_and_runs_one_by_one(name):
     make, message = UNMAPPED[name]
     rounds = []
     with pytest.raises(InputError, match=message) as refused:
-        feddwa.simulate(make(), clients(), rounds=1, observe=rounds.append)
+        feddwa.run(model=make(), dataset=clients(), rounds=1, observe=rounds.append, out=False)
     assert "\n" not in str(refused.value)
     assert not rounds
-    result = feddwa.simulate(make(), clients(), rounds=4, lr=0.2, batch_size=8, backend="sequential")
+    result = feddwa.run(
+        model=make(), dataset=clients(), rounds=4, lr=0.2, batch_size=8, backend="sequential", out=False
+    )
     assert result.summary["loss"]["last"] < result.metrics[0]["loss_before"]
 
 
@@ -161,15 +163,16 @@ def test_what_cannot_be_mapped_is_refused_at_once_and_runs_one_by_one(name):
 def test_auto_falls_back_to_the_plain_loop_and_says_so(name):
     make, _ = UNMAPPED[name]
     with pytest.warns(InputWarning, match="^model: .*; clients are trained one after another, which is slower$"):
-        auto = feddwa.simulate(make(), clients(), rounds=2, batch_size=8, backend="auto")
-    alone = feddwa.simulate(make(), clients(), rounds=2, batch_size=8, backend="sequential")
+        auto = feddwa.run(model=make(), dataset=clients(), rounds=2, batch_size=8, backend="auto", out=False)
+    alone = feddwa.run(model=make(), dataset=clients(), rounds=2, batch_size=8, backend="sequential", out=False)
     assert all(torch.equal(value, alone.models[name]) for name, value in auto.models.items())
 
 
 def test_auto_trains_a_stack_where_it_can():
     """Warnings are errors here."""
     runs = [
-        feddwa.simulate(Recurrent(), clients(), rounds=2, batch_size=8, backend=name) for name in ("auto", "vectorised")
+        feddwa.run(model=Recurrent(), dataset=clients(), rounds=2, batch_size=8, backend=name, out=False)
+        for name in ("auto", "vectorised")
     ]
     assert all(torch.equal(value, runs[1].models[name]) for name, value in runs[0].models.items())
 
@@ -186,7 +189,7 @@ UNKEYED = {
 def test_draws_without_a_key_are_refused_on_both_backends(name, backend):
     make, message = UNKEYED[name]
     with pytest.raises(InputError, match=message) as refused:
-        feddwa.simulate(make(), clients(), rounds=1, backend=backend)
+        feddwa.run(model=make(), dataset=clients(), rounds=1, backend=backend, out=False)
     assert "\n" not in str(refused.value)
 
 
@@ -199,22 +202,22 @@ KEYED = {
 
 @pytest.mark.parametrize("name", KEYED)
 def test_dropout_anywhere_is_the_same_on_both_backends(name):
+    common = {"dataset": clients(), "rounds": 2, "lr": 0.1, "batch_size": 8, "out": False}
     results = [
-        feddwa.simulate(KEYED[name]().double(), clients(), rounds=2, lr=0.1, batch_size=8, backend=backend)
-        for backend in ("vectorised", "sequential")
+        feddwa.run(model=KEYED[name]().double(), backend=backend, **common) for backend in ("vectorised", "sequential")
     ]
     for name, value in results[0].models.items():
         assert torch.allclose(value, results[1].models[name], rtol=1e-8, atol=1e-10), name
 
 
 def test_an_attribute_that_is_set_once_is_no_reason_to_refuse():
-    feddwa.simulate(Caching(), clients(), rounds=1)
+    feddwa.run(model=Caching(), dataset=clients(), rounds=1, out=False)
 
 
 def test_the_trial_leaves_no_trace():
     model = nn.Sequential(nn.Flatten(), nn.Linear(24, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
     generator, state = torch.get_rng_state(), copy.deepcopy(model.state_dict())
-    feddwa.simulate(model, clients(), rounds=1)
+    feddwa.run(model=model, dataset=clients(), rounds=1, out=False)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
@@ -234,10 +237,9 @@ def test_recurrent_layers_have_the_gradients_of_autograd():
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_a_recurrent_network_on_both_backends(name):
+    common = {"dataset": clients(), "rounds": 2, "lr": 0.1, "batch_size": 8, "participation": 0.67, "out": False}
     results = [
-        feddwa.simulate(
-            Recurrent().double(), clients(), name, rounds=2, lr=0.1, batch_size=8, participation=0.67, backend=backend
-        )
+        feddwa.run(model=Recurrent().double(), algorithm=name, backend=backend, **common)
         for backend in ("vectorised", "sequential")
     ]
     assert results[0].summary["flops_per_client_round"] > 0

@@ -107,7 +107,7 @@ def test_curves_bands_and_gains_agree_with_the_runs(methods):
         if alone is record:
             assert run["gain"] is None
         else:
-            assert run["gain"] == pytest.approx(record.accuracy[-1] - alone.accuracy[-1], abs=0.01)
+            assert run["gain"] == pytest.approx(record.scores[-1] - alone.scores[-1], abs=0.01)
 
 
 def test_rounds_are_left_out_where_there_would_be_too_much(methods, monkeypatch):
@@ -119,7 +119,7 @@ def test_rounds_are_left_out_where_there_would_be_too_much(methods, monkeypatch)
 
 def test_runs_of_different_lengths_stand_side_by_side(methods):
     short = methods[0].runs[1]
-    cut = type(short)(short.path, short.config, short.lines[:3], short.accuracy[:3], short.weights[:2], None, False)
+    cut = type(short)(short.path, short.config, short.lines[:3], short.scores[:3], short.weights[:2], None, False)
     method = type(methods[0])("FedDWA", [methods[0].runs[0], cut])
     line = collect.collect([method])["methods"][0]
     assert len(line["mean"]) == ROUNDS + 1
@@ -132,7 +132,7 @@ def test_runs_of_different_lengths_stand_side_by_side(methods):
 def test_the_headline_counts_who_gained(methods):
     gain = np.concatenate(
         [
-            run.accuracy[-1] - alone.accuracy[-1]
+            run.scores[-1] - alone.scores[-1]
             for run, alone in zip(methods[0].runs, next(m for m in methods if m.name == "Local").runs, strict=True)
         ]
     )

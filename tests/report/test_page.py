@@ -41,7 +41,7 @@ def test_the_numbers_inside_are_those_of_the_runs(text, runs):
     run = next(
         run for run in numbers["runs"] if run["seed"] == 0 and numbers["methods"][run["method"]]["name"] == "FedDWA"
     )
-    last = [clients[-1] for clients in run["accuracy"]]
+    last = [clients[-1] for clients in run["scores"]]
     assert np.mean(last) == pytest.approx(summary["accuracy"]["last"], abs=0.05)
     assert list(numbers["partitions"]) == ["0", "1"]
 

@@ -43,7 +43,7 @@ def test_within_the_budget_of_the_cheapest(methods):
 
 def test_gains_are_per_client_and_seed(methods):
     places = {place.name: place for place in leaderboard(methods)}
-    alone, dwa = ({run.config.seed: run.accuracy[-1] for run in m.runs} for name in ("local", "feddwa")
+    alone, dwa = ({run.config.seed: run.scores[-1] for run in m.runs} for name in ("local", "feddwa")
                   for m in methods if m.algorithm == name)  # fmt: skip
     gains = np.sort(np.concatenate([dwa[seed] - alone[seed] for seed in (0, 1)]))
     assert places["FedDWA"].gain.mean == pytest.approx(gains.mean())

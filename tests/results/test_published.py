@@ -50,7 +50,7 @@ def test_a_published_run_is_the_run_it_was(store):
         config = record.config
         (whole,) = read([store.folder / f"{config.algorithm}-{config.partition}-{config.seed}"])
         assert np.array_equal(record.curve, whole.curve)
-        assert np.array_equal(record.accuracy[-1], whole.accuracy[-1])
+        assert np.array_equal(record.scores[-1], whole.scores[-1])
         assert record.traffic == pytest.approx(whole.traffic, abs=1)
         assert record.spent("bytes")[-1] == pytest.approx(whole.spent("bytes")[-1], rel=1e-6)
         assert (record.groups is None) == (config.partition == "iid")

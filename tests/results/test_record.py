@@ -25,9 +25,9 @@ def test_a_run_is_what_was_written(runs):
     summary = json.loads((runs / "0" / "feddwa" / "record.json").read_text())["summary"]
     assert record.finished
     assert record.rounds.tolist() == list(range(ROUNDS + 1))
-    assert record.accuracy.shape == (ROUNDS + 1, 8)
+    assert record.scores.shape == (ROUNDS + 1, 8)
     assert record.curve[-1] == summary["accuracy"]["last"]
-    assert record.accuracy[-1].mean() == pytest.approx(record.last, abs=0.01)  # clients' are rounded to 0.01
+    assert record.scores[-1].mean() == pytest.approx(record.last, abs=0.01)  # clients' are rounded to 0.01
     traffic = summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]
     assert record.traffic == traffic
     assert record.spent("bytes")[-1] == traffic * 8 * ROUNDS
@@ -64,7 +64,7 @@ def test_a_run_that_was_killed_is_read_up_to_its_last_whole_line(run):
     (record,) = read([run])
     assert not record.finished
     assert record.rounds.tolist() == [0, 1, 2]
-    assert record.accuracy.shape == (3, 8)
+    assert record.scores.shape == (3, 8)
 
 
 def test_without_weights_or_partition_the_rest_is_read(run):
@@ -134,7 +134,7 @@ def test_absent_clients_have_a_cohort(absent):
     (record,) = read([absent])
     assert all(each.matrix.shape == (4, 4) for each in record.weights)
     assert len({tuple(each.cohort) for each in record.weights}) > 1
-    assert np.isfinite(record.accuracy).all()
+    assert np.isfinite(record.scores).all()
 
 
 def test_runs_that_shared_their_seconds_have_a_share_of_them(run):
@@ -158,9 +158,9 @@ def test_a_federations_clients_may_come_late_and_not_answer(run):
         read([run])
     (run / "federation.json").write_text("{}")
     (record,) = read([run])
-    assert record.accuracy.shape == (ROUNDS + 1, 8)
-    assert np.isnan(record.accuracy[0, 6:]).all()
-    assert np.isnan(record.accuracy[[3, -1], [0, 2]]).all()
+    assert record.scores.shape == (ROUNDS + 1, 8)
+    assert np.isnan(record.scores[0, 6:]).all()
+    assert np.isnan(record.scores[[3, -1], [0, 2]]).all()
     assert np.isnan(record.curve[3])
     assert record.last == metrics[-1]["before"]["all"]
     page(by_method([record]))

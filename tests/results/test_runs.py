@@ -89,7 +89,9 @@ def test_weights_of_a_run_are_read_from_its_files():
     result = feddwa.run(out="run", **SMALL)
     assert isinstance(result.weights, StoredWeights)
     assert not Path("run/weights.journal").exists()
-    own = feddwa.simulate(torch.nn.Linear(3, 2), [(torch.randn(9, 3), torch.arange(9) % 2)] * 3, rounds=2)
+    own = feddwa.run(
+        model=torch.nn.Linear(3, 2), dataset=[(torch.randn(9, 3), torch.arange(9) % 2)] * 3, rounds=2, out=False
+    )
     assert isinstance(own.weights, list)  # there is no file that they could be read from
 
 

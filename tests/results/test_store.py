@@ -55,7 +55,7 @@ def test_published_runs_read_like_their_directories(store, runs):
         for one, two in zip(left.runs, right.runs, strict=True):
             assert one.seed == two.seed
             assert np.array_equal(one.curve, two.curve)
-            assert np.array_equal(one.accuracy[-1], two.accuracy[-1])
+            assert np.array_equal(one.scores[-1], two.scores[-1])
             assert one.spent("bytes")[-1] == pytest.approx(two.spent("bytes")[-1])
             assert one.spent("flops")[-1] == pytest.approx(two.spent("flops")[-1], rel=1e-6)
             assert one.findings == two.findings
@@ -89,9 +89,9 @@ def test_what_was_saved_counts_before_it_is_merged_and_replaces_older(runs, tmp_
     changed = content.published(record.content, record.config)
     changed["clients"] = [1.0] * 8
     store.save(changed)
-    assert store.find(record.config, 0).accuracy[-1].tolist() == [1.0] * 8
+    assert store.find(record.config, 0).scores[-1].tolist() == [1.0] * 8
     assert store.merge() == [tmp_path / "digits.jsonl"]
-    assert Store(tmp_path).find(record.config, 0).accuracy[-1].tolist() == [1.0] * 8
+    assert Store(tmp_path).find(record.config, 0).scores[-1].tolist() == [1.0] * 8
     assert len(store.file("digits").read_text().splitlines()) == 1
 
 

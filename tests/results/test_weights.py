@@ -9,14 +9,16 @@ import torch
 from safetensors.numpy import load_file
 
 import feddwa
-from feddwa.engine import Cohort
+from feddwa.engine import Cohort, Scores
 from feddwa.errors import InputError
-from feddwa.federation import NOBODY, Round
+from feddwa.federation import Round
 from feddwa.ledger import Costs
 from feddwa.results import runs
 from feddwa.results.weights import as_safetensors, journal_record, read
 from feddwa.storage import write_whole
 from tests.conftest import finished, no_models
+
+NOBODY = Scores(torch.zeros(0), torch.zeros(0))
 
 
 def journal(folder: Path, rounds: dict[int, list[int]]) -> dict[int, np.ndarray]:

@@ -107,7 +107,7 @@ def _within(runs: Mapping[int, Record], measure: Mapping[int, Record], cost: str
         return NOTHING
     fewest, most = (pick(each.rounds for each in known) for pick in (min, max))
     rounds = str(most) if fewest == most else f"{fewest} to {most}"
-    return f"{fmean(each.accuracy for each in known):.1f}, {rounds}"
+    return f"{fmean(each.score for each in known):.1f}, {rounds}"
 
 
 def in_group(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:

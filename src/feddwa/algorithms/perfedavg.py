@@ -48,8 +48,7 @@ class MetaStep:
         """One step on the parts of a batch."""
         if len(batch.y) < 2 * self.parts:
             return state
-        pieces = zip(batch.x.tensor_split(self.parts), batch.y.tensor_split(self.parts), strict=True)
-        batches, model = [Batch(x, y) for x, y in pieces], state["model"]
+        batches, model = batch.pieces(self.parts), state["model"]
         ahead = descend(model, client.gradient(model, batches[0]), self.inner)  # u
         gradient = client.gradient(ahead, batches[1])  # q
         if self.variant == "hf":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from feddwa.results.compare import Place
+    from feddwa.results.measure import Measure
     from feddwa.results.methods import Method
     from feddwa.results.record import Record
 
@@ -64,29 +65,38 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     if not methods:
         return False
     units = {"bytes": human_bytes, "flops": human_flops, "seconds": human_seconds}
-    table = Table(title=setting, caption=_caption(len(records)), caption_justify="left")
+    measure = methods[0].measure
+    table = Table(title=setting, caption=_caption(len(records), measure), caption_justify="left")
     heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
-    for place, head in enumerate(["method", *heads, "all rounds", "over Local", "worst tenth", "better off alone"]):
+    over = "over Local" if measure.sign > 0 else "below Local"
+    for place, head in enumerate(["method", *heads, "all rounds", over, "worst tenth", "better off alone"]):
         # In a narrow terminal long names are folded, numbers stay whole.
-        table.add_column(head, justify="right" if place else "left", width=6 if place else None, overflow="fold")
+        table.add_column(
+            head, justify="right" if place else "left", width=measure.width if place else None, overflow="fold"
+        )
     for each in leaderboard(methods):
-        table.add_row(*_cells(each))
+        table.add_row(*_cells(each, measure))
     console.print(table)
     return True
 
 
-def _caption(runs: int) -> str:
+def _caption(runs: int, measure: "Measure") -> str:
+    accuracy = measure.sign > 0
+    what = "Accuracy in percent" if accuracy else "Loss, lower is better"
+    gains = "Over Local: points" if accuracy else "Below Local: by how much the loss is lower"
     return (
-        f"Accuracy in percent, all clients, unweighted, mean over seeds ({runs} runs). "
+        f"{what}, all clients, unweighted, mean over seeds ({runs} runs). "
         "Within a budget: all clients together, that of the method that spends least. "
-        "Over Local: points, of the mean client and of the tenth that gains least."
+        f"{gains}, of the mean client and of the tenth that gains least."
     )
 
 
-def _cells(place: "Place") -> list[str]:
-    shown = [f"{value:.2f}" if value is not None else "-" for value in (*place.at.values(), place.last)]
+def _cells(place: "Place", measure: "Measure") -> list[str]:
+    shown = [measure.number(value) if value is not None else "-" for value in (*place.at.values(), place.last)]
     gain = place.gain
-    gains = ["-"] * 3 if gain is None else [f"{gain.mean:+.2f}", f"{gain.worst_tenth:+.2f}", f"{gain.losers:.0f} %"]
+    gains = ["-"] * 3
+    if gain is not None:
+        gains = [measure.gain(gain.mean), measure.gain(gain.worst_tenth), f"{gain.losers:.0f} %"]
     return [place.name, *shown, *gains]
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from feddwa.built_in import Entry, entries, entry_of
 from feddwa.params import Option
-from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, Registry, resolve
+from feddwa.plugins import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS, Registry, resolve
 
-REGISTRIES: dict[str, Registry] = {f"{each.kind}s": each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS)}
+KINDS = (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS)
+REGISTRIES: dict[str, Registry] = {each.plural: each for each in KINDS}
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
@@ -23,7 +24,9 @@ UNITS = {  # of the expressions that an algorithm declares its costs by
 class ListConfig:
     """List the names that options take, or tell what is known of one: hyper-parameters, traffic, cost."""
 
-    what: Annotated[Literal["algorithms", "datasets", "models", "partitions"], Option(positional=True)]
+    what: Annotated[
+        Literal["algorithms", "datasets", "models", "partitions", "losses", "metrics"], Option(positional=True)
+    ]
     """What to list."""
     name: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
     """One of them, or a reference such as FILE.py:CLASS."""

@@ -72,7 +72,8 @@ import torch
 from {module} import {title}
 from torch import nn
 
-from feddwa import InputError, simulate
+import feddwa
+from feddwa import InputError
 
 
 def clients(count=4, samples=20):
@@ -82,24 +83,29 @@ def clients(count=4, samples=20):
     return [(x, (x[:, 0] > 0).long()) for x in points]
 
 
+def trained(algorithm, model, **options):
+    """The models that come out; nothing is written."""
+    found = feddwa.run(algorithm=algorithm, model=model, dataset=clients(), lr=0.1, out=False, **options)
+    return found.models
+
+
 @pytest.mark.parametrize("backend", ["vectorised", "sequential"])
 def test_a_special_case_is_a_known_method(backend):
     """Find the values of the hyper-parameters with which your method is one that is known."""
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
-    ours = simulate(model, clients(), {title}(keep=0.0), rounds=3, lr=0.1, backend=backend)
-    fedavg = simulate(model, clients(), "fedavg", rounds=3, lr=0.1, backend=backend)
-    for name, value in fedavg.models.items():
-        torch.testing.assert_close(ours.models[name], value)
+    ours = trained({title}(keep=0.0), model, rounds=3, backend=backend)
+    fedavg = trained("fedavg", model, rounds=3, backend=backend)
+    for name, value in fedavg.items():
+        torch.testing.assert_close(ours[name], value)
 
 
 def test_the_old_model_keeps_its_share():
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
-    ours = simulate(model, clients(), {title}(keep=0.25), rounds=1, lr=0.1)
-    fedavg = simulate(model, clients(), "fedavg", rounds=1, lr=0.1)
+    ours, fedavg = trained({title}(keep=0.25), model, rounds=1), trained("fedavg", model, rounds=1)
     for name, old in model.state_dict().items():
-        torch.testing.assert_close(ours.models[name][0], 0.25 * old + 0.75 * fedavg.models[name][0])
+        torch.testing.assert_close(ours[name][0], 0.25 * old + 0.75 * fedavg[name][0])
 
 
 def test_bad_values_are_refused():

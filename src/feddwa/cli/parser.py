@@ -56,7 +56,7 @@ class Argument(NamedTuple):
         """As errors call it: --batch-size, or DIR."""
         if self.mark.positional:
             return self.field.upper() if self.choices else self.metavar
-        return f"--{self.field.replace('_', '-')}"
+        return self.mark.flag or f"--{self.field.replace('_', '-')}"
 
     @property
     def help(self) -> str:
@@ -113,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type) -> dict[str, argp
         elif argument.mark.positional:
             settings["nargs"] = "?"  # a word that is missing is our complaint
         names = [argument.field] if argument.mark.positional else [argument.mark.short, argument.label]
+        settings |= {} if argument.mark.positional else {"dest": argument.field}
         found[argument.field] = add(*filter(None, names), help=argument.help, **settings)
     return found
 

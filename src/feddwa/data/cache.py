@@ -25,6 +25,7 @@ from feddwa.data.form import InputForm
 from feddwa.errors import InputError
 
 VERSION = 3  # raise it when the decoded form changes, and old entries are not used any more
+MANIFEST = "manifest.json"
 SCRATCH = ".scratch.npy"  # end of the name of an array on disk that is not a finished one
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,26 @@ def find(name: str, key: str | None = None) -> Dataset | None:
     return None
 
 
+def entry(name: str, key: str) -> Path:
+    """The folder of an entry, whether it is there or not."""
+    return root() / f"{_slug(name)}-{key}"
+
+
+def is_entry(path: Path) -> bool:
+    """Whether a path is the folder of an entry."""
+    return (path / MANIFEST).is_file()
+
+
+def read(path: Path) -> Dataset:
+    """The dataset of the entry in a folder, memory-mapped."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path}: this copy of a dataset is damaged ({error}); remove it, and give the data again"
+        ) from None
+
+
 def store(name: str, key: str, dataset: Dataset) -> Dataset:
     """Write a dataset and give it back memory-mapped."""
     return made(name, key, lambda _: dataset)
@@ -59,7 +80,7 @@ def made(name: str, key: str, make: Callable[[Callable[[tuple[int, ...]], np.nda
 
     make: is given a function of a shape that returns an empty uint8 array on disk; where that becomes `x`, it stays.
     """
-    final = root() / f"{_slug(name)}-{key}"
+    final = entry(name, key)
     try:
         root().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=root(), ignore_cleanup_errors=True) as folder:
@@ -104,12 +125,12 @@ def _write(dataset: Dataset, folder: Path) -> None:
     facts["form"] = None if dataset.form is None else dataset.form.as_json()
     sums = {name: _crc32(array) for name, array in arrays.items()}
     manifest = {"version": VERSION, "facts": facts, "crc32": sums}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
 def _read(entry: Path) -> Dataset:
     """The dataset of an entry; ValueError where an array is not what was written."""
-    manifest: dict[str, Any] = json.loads((entry / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}")
     arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in manifest["crc32"]}

@@ -1,6 +1,6 @@
 """Samples of one task as plain arrays, and the fixed hold-out for data that come without a test part."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ class Dataset:
     """Samples of one task: the original training rows first, then the original test rows."""
 
     name: str
-    x: np.ndarray  # (n, *shape): uint8 pixels (n, C, H, W), float32 features or int64 tokens; may be memory-mapped
+    x: np.ndarray  # (n, *shape): uint8 pixels (n, C, H, W), float32 features or int64 tokens; may be memory-mapped;
+    # of a network with several inputs a structured array (n,) with a field for each ("0", "1", ... or keywords)
     y: np.ndarray  # (n,) int64 class labels (own data: any target array)
     train_count: int  # rows [0, train_count) are training rows, the rest test rows
     classes: int  # number of classes; 0 where the targets are not class labels
@@ -60,9 +61,27 @@ class Dataset:
         return self.x.shape[1:]
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of several inputs; () where there is one."""
+        return self.x.dtype.names or ()
+
+    @property
     def owners(self) -> int:
         """Number of natural clients, 0 where the data have none."""
         return 0 if self.client is None else int(self.client.max()) + 1
+
+
+def with_numbers(dataset: Dataset) -> Dataset:
+    """The same data with class labels (n,) read as the numbers that they are: targets of a regression."""
+    if not dataset.classes:
+        return dataset
+    try:
+        values = np.array(dataset.class_names or range(dataset.classes), dtype=np.float32)
+    except ValueError:
+        raise InputError(
+            f"dataset {dataset.name}: its labels are names, such as {dataset.class_names[0]}, not numbers"
+        ) from None
+    return replace(dataset, y=values[dataset.y], classes=0, class_names=())
 
 
 def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[np.ndarray, int]:

@@ -15,6 +15,7 @@ from feddwa.data.partition import Partition
 from feddwa.errors import InputError
 
 LONGEST_NAME = 30  # characters in a line of a table; what is longer continues in the next
+UNCLASSED = ("any target",)  # in place of classes' names where targets are not classes
 MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
 
 
@@ -29,6 +30,11 @@ class Description(NamedClients):
     turns: np.ndarray | None
     relabel: np.ndarray | None
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+
+    @property
+    def classed(self) -> bool:
+        """Whether targets are classes."""
+        return self.class_names != UNCLASSED
 
     @property
     def counts(self) -> np.ndarray:
@@ -74,11 +80,15 @@ class Description(NamedClients):
     def summary(self) -> dict[str, float | int]:
         """The figures in one flat mapping, for printing and for JSON."""
         sizes = self.train_sizes + self.test_sizes
-        return {
+        told: dict[str, float | int] = {
             "clients": len(sizes),
             "samples_min": int(sizes.min()),
             "samples_median": float(np.median(sizes)),
             "samples_max": int(sizes.max()),
+        }
+        if not self.classed:
+            return told
+        return told | {
             "classes_mean": float((self.counts > 0).sum(axis=1).mean()),
             "effective_classes_mean": float(self.effective_classes.mean()),
             "label_distance_mean": self.label_distance,
@@ -86,9 +96,9 @@ class Description(NamedClients):
 
 
 def describe(dataset: Dataset, partition: Partition) -> Description:
-    """Count who has what."""
+    """Count who has what; samples whose targets are not classes are all counted as one."""
     if not dataset.classes or dataset.y.ndim != 1:
-        raise InputError(f"dataset {dataset.name} has no class labels to describe a partition by")
+        dataset = dataclasses.replace(dataset, y=np.zeros(len(dataset.y), np.int64), classes=1, class_names=UNCLASSED)
     return Description(
         train_counts=_counts(dataset, partition.train, partition.relabel),
         test_counts=_counts(dataset, partition.test, partition.relabel),
@@ -129,20 +139,20 @@ def table(description: Description, most: int = 20) -> Table:
     marks = {"group": description.groups, "quarter turns": description.turns}
     shown = {heading: column for heading, column in marks.items() if column is not None}
     out.add_column("client", justify="right", overflow="fold", max_width=LONGEST_NAME)
-    for heading in (*shown, "train", "test", "classes", "effective"):
+    for heading in (*shown, "train", "test", *("classes", "effective") * description.classed):
         out.add_column(heading, justify="right", no_wrap=True)
-    out.add_column("largest classes")
+    if description.classed:
+        out.add_column("largest classes")
     effective = description.effective_classes
     for i, counts in enumerate(description.counts[:most]):
         largest = [c for c in np.argsort(-counts, kind="stable")[:3] if counts[c] >= 0.005 * counts.sum()]
+        told = ", ".join(f"{escape(description.class_names[c])} {counts[c] / counts.sum():.0%}" for c in largest)
         out.add_row(
             escape(description.client_name(i)),
             *(str(column[i]) for column in shown.values()),
             f"{description.train_sizes[i]:,}",
             f"{description.test_sizes[i]:,}",
-            str(np.count_nonzero(counts)),
-            f"{effective[i]:.1f}",
-            ", ".join(f"{escape(description.class_names[c])} {counts[c] / counts.sum():.0%}" for c in largest),
+            *(str(np.count_nonzero(counts)), f"{effective[i]:.1f}", told) * description.classed,
         )
     return out
 

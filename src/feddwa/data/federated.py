@@ -11,12 +11,22 @@ from torch import Tensor
 from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.data.partition import Partition
 
+Inputs = Tensor | Mapping[str, Tensor]  # (..., *shape) of a network's one input, or of each of several by its name
+
 
 class Batch(NamedTuple):
     """Samples ready for a network."""
 
-    x: Tensor  # (..., B, *shape) floats, normalised; token ids stay integers
+    x: Inputs  # (..., B, *shape) floats, normalised; token ids stay integers
     y: Tensor  # (..., B)
+
+    def pieces(self, count: int) -> "list[Batch]":
+        """The batch (B, ...) in so many parts of nearly equal size."""
+        y = self.y.tensor_split(count)
+        if isinstance(self.x, Tensor):
+            return [Batch(*pair) for pair in zip(self.x.tensor_split(count), y, strict=True)]
+        x = {name: value.tensor_split(count) for name, value in self.x.items()}
+        return [Batch({name: parts[place] for name, parts in x.items()}, own) for place, own in enumerate(y)]
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Split:
 class FederatedData(NamedClients):
     """All clients' samples on one device, gathered by index inside the training program: no loader, no copies."""
 
-    x: Tensor  # (n, *shape) uint8, float or int64
+    x: Inputs  # (n, *shape) uint8, float or int64
     y: Tensor  # (n,)
     splits: Mapping[str, Split]  # "train", "test" and, where an algorithm declares one, a second training split
     classes: int
@@ -47,7 +57,7 @@ class FederatedData(NamedClients):
     @property
     def device(self) -> torch.device:
         """Where the samples are."""
-        return self.x.device
+        return self.y.device
 
     @property
     def labelled(self) -> bool:
@@ -56,12 +66,17 @@ class FederatedData(NamedClients):
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> Batch:
         """The samples at `index` (..., B) as network input of the given float type."""
-        x, y = self.x[index], self.y[index]
+        y = self.y[index]
+        return Batch(self._inputs(index, dtype), y.to(dtype) if y.is_floating_point() else y)
+
+    def _inputs(self, index: Tensor, dtype: torch.dtype) -> Inputs:
+        """The inputs at `index`; of several inputs those of bytes are scaled to 0..1, and none is normalised."""
+        if not isinstance(self.x, Tensor):
+            return {name: _as_input(value[index], dtype) for name, value in self.x.items()}
+        x = self.x[index]
         if self.scale is not None and self.shift is not None:
-            x = torch.addcmul(self.shift.to(dtype), x.to(dtype), self.scale.to(dtype))
-        elif x.is_floating_point():
-            x = x.to(dtype)
-        return Batch(x, y.to(dtype) if y.is_floating_point() else y)
+            return torch.addcmul(self.shift.to(dtype), x.to(dtype), self.scale.to(dtype))
+        return _as_input(x, dtype)
 
     def label_counts(self) -> Tensor | None:
         """(N, C) training samples of every client by class, those set apart among them, on the CPU.
@@ -89,7 +104,7 @@ class FederatedData(NamedClients):
 
 
 def federate(
-    dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[Tensor, Tensor] | None = None
+    dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[Inputs, Tensor] | None = None
 ) -> FederatedData:
     """A dataset and its partition on a device, where the samples may be already."""
     x, y = samples or to_device(dataset, partition, device)
@@ -105,7 +120,7 @@ def federate(
     )
 
 
-def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Tensor, Tensor]:
+def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Inputs, Tensor]:
     """All samples and targets on `device`, with the clients' rotations and label permutations applied."""
     x, y = dataset.x, dataset.y
     if partition.turns is not None:
@@ -116,7 +131,19 @@ def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> t
         y = y.copy()
         for new, rows in zip(partition.relabel, _rows(partition), strict=True):
             y[rows] = new[y[rows]]
-    return torch.from_numpy(np.array(x)).to(device), torch.from_numpy(np.array(y)).to(device)
+    return _tensors(x, device), torch.from_numpy(np.array(y)).to(device)
+
+
+def _tensors(x: np.ndarray, device: torch.device) -> Inputs:
+    """Samples (n, *shape) as a tensor; of a structured array (n,) a tensor (n, *shape) for every field."""
+    if x.dtype.names is None:
+        return torch.from_numpy(np.array(x)).to(device)
+    return {name: torch.from_numpy(np.array(x[name])).to(device) for name in x.dtype.names}
+
+
+def _as_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as numbers from 0 to 1, real numbers in the type of the network; token ids stay integers."""
+    return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype) if x.is_floating_point() else x
 
 
 def _rows(partition: Partition) -> list[np.ndarray]:

@@ -1,12 +1,13 @@
 """Datasets by name or path. The order of look-up: files that the user has, the cache, the hub."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
@@ -15,6 +16,8 @@ from feddwa.data.files import Tree, first_line
 from feddwa.data.images import Tell, decode
 from feddwa.data.options import DataOptions
 from feddwa.data.originals import Raw
+from feddwa.data.own.clients import from_arrays
+from feddwa.data.own.objects import NAME, from_frame, from_torch
 from feddwa.data.own.plan import EVERYBODY
 from feddwa.errors import InputError, require
 from feddwa.plugins import DATASETS as REGISTRY
@@ -43,6 +46,8 @@ def load(
     """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
+    if name not in DATASETS and cache.is_entry(Path(name)):
+        return cache.read(Path(name))
     if name not in DATASETS and (name.startswith(HUB) or Path(name).exists()):
         return own.load_own(name, options, tell)
     check_dataset(name)
@@ -53,6 +58,39 @@ def load(
     made = found(data_dir)
     require(isinstance(made, Dataset), f"--dataset {name}", type(made).__name__, "a function that returns a Dataset")
     return made  # type: ignore[no-any-return]  # checked above
+
+
+def as_dataset(value: Any, options: DataOptions = EVERYBODY) -> Dataset:
+    """Data of the caller as a dataset: one already, pandas tables, PyTorch datasets, or clients with their arrays."""
+    if hasattr(value, "__next__"):
+        value = list(value)
+    first = next(iter(value.values() if isinstance(value, Mapping) else value), None) if _several(value) else value
+    if hasattr(first, "columns"):  # a pandas DataFrame
+        return from_frame(value, options)
+    if _is_torch(first) or (isinstance(first, Sequence) and len(first) == 2 and all(map(_is_torch, first))):
+        return from_torch(value, options)
+    options.refuse_given("is about files and tables, and the dataset is neither")
+    if isinstance(value, Dataset):
+        return value
+    require(_several(value), "dataset", type(value).__name__, "a name, a path, a function or the data of clients")
+    return from_arrays(value)
+
+
+def _several(value: Any) -> bool:
+    """Whether these are the data of several clients."""
+    return isinstance(value, Mapping | list | tuple)
+
+
+def _is_torch(value: Any) -> bool:
+    return isinstance(value, torch.utils.data.Dataset)
+
+
+def store(dataset: Dataset, fingerprint: str) -> Path:
+    """Copy a dataset into the cache, once; the path of the entry, which `load` takes in place of a name."""
+    name, key = f"own-{dataset.name}" if dataset.name != NAME else NAME, fingerprint[:16]
+    if cache.find(name, key) is None:
+        cache.store(name, key, dataset)
+    return cache.entry(name, key)
 
 
 def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:

@@ -1,17 +1,15 @@
-"""A task: data and their division among clients, from a name or from own arrays."""
+"""A task: data and their division among clients."""
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
-from feddwa.errors import require
 
 
 @dataclass(frozen=True)
@@ -48,61 +46,17 @@ class Task:
         return str(digest.hexdigest())
 
 
+def fingerprint(dataset: Dataset) -> str:
+    """A sum of everything in a dataset, names included."""
+    told = {name: value for name, value in vars(dataset).items() if name != "kept"}
+    arrays = {name: value for name, value in told.items() if isinstance(value, np.ndarray)}
+    digest = hashlib.sha256(repr([(name, value) for name, value in told.items() if name not in arrays]).encode())
+    return str(_add(digest, *arrays.values()).hexdigest())
+
+
 def _add(digest: Any, *arrays: np.ndarray | None) -> Any:
     for array in arrays:
         value = np.zeros(0) if array is None else np.ascontiguousarray(array)
         digest.update(f"{value.dtype} {value.shape}".encode())
-        digest.update(value.data if value.size else b"")
+        digest.update(value.reshape(-1).view(np.uint8) if value.size else b"")
     return digest
-
-
-def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) -> Task:
-    """Own arrays as a task: one client per entry, in order; the keys of a mapping are the clients' names."""
-    train, test = [], []
-    names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
-    for number, entry in enumerate(clients.values() if isinstance(clients, Mapping) else clients):
-        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry))
-        train.append(own[:2])
-        test.append(own[2:])
-    require(len(train) > 0, "clients", len(train), "a list with at least one (x, y)")
-    x, y = (_joined([part[which] for part in (*train, *test)], which) for which in (0, 1))
-    sizes = [len(part[1]) for part in (*train, *test)]
-    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
-    dataset = Dataset("own", x, y, sum(sizes[: len(train)]), classes)
-    return Task(dataset, Partition(rows[: len(train)], rows[len(train) :], client_names=names))
-
-
-def _arrays(client: str, entry: Sequence[Any]) -> list[np.ndarray]:
-    """x, y and perhaps x_test, y_test of one client, checked."""
-    parts = list(entry) if isinstance(entry, Iterable) else []
-    require(len(parts) in (2, 4), client, len(parts), "(x, y) or (x, y, x_test, y_test)")
-    arrays = [np.asarray(part.detach().cpu() if isinstance(part, torch.Tensor) else part) for part in parts]
-    for array in arrays:
-        numbers = array.ndim > 0 and array.dtype.kind in "fiub"
-        require(numbers, client, f"{array.dtype} {array.shape}", "arrays of numbers with a sample axis")
-        require(bool(np.isfinite(array).all()), client, "NaN or infinity", "finite")
-    lengths = [len(array) for array in arrays]
-    require(lengths[0::2] == lengths[1::2], client, lengths, "as many targets as samples")
-    require(len(arrays) == 4 or lengths[0] >= 2, client, lengths[0], "at least 2 samples: one to train, one to test")
-    require(min(lengths) > 0, client, lengths, "at least one sample to train and one to test")
-    return arrays
-
-
-def _with_test(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """A fifth of the samples set apart for testing, spread evenly over the classes, unless there are test samples."""
-    if len(arrays) == 4:
-        return arrays
-    x, y = arrays
-    strata = y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y))
-    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
-    return [x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]]
-
-
-def _joined(parts: list[np.ndarray], which: int) -> np.ndarray:
-    shapes = {part.shape[1:] for part in parts}
-    require(len(shapes) == 1, "clients", sorted(shapes), f"{'samples' if which == 0 else 'targets'} of one shape")
-    joined = np.concatenate(parts)
-    if joined.dtype == np.uint8 and which == 0:
-        return joined  # pixels
-    return joined.astype(np.float32 if joined.dtype.kind == "f" else np.int64)

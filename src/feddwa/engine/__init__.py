@@ -2,7 +2,7 @@
 
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Settings
-from feddwa.engine.evaluate import Scores, evaluate
+from feddwa.engine.evaluate import Scores, evaluate, map_scores
 from feddwa.engine.sequential import SequentialTrainer, evaluate_one_by_one
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Cohort, Memory, Message, Model, Parts, ServerState, Stack, StepState
@@ -24,4 +24,5 @@ __all__ = [
     "evaluate",
     "evaluate_one_by_one",
     "keys",
+    "map_scores",
 ]

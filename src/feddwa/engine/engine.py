@@ -7,8 +7,9 @@ import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, fro
 from feddwa.engine.rows import count, repeat, take_parts
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
+Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 
 
@@ -57,6 +59,7 @@ class Engine:
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
     sequential: bool = False  # whether clients are trained one after another, by the plain loop
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # measured on test data besides accuracy and loss
     lockstep: int = 1  # federations that train in lockstep and share the memory
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, RecordedFunction] = field(default_factory=dict)

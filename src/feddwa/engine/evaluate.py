@@ -1,19 +1,30 @@
-"""Every client's model on its own samples, all at once."""
+"""Every client's model on its own samples, all at once: accuracy, loss, and the metrics that a run asks for."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from feddwa.data.federated import Inputs
+from feddwa.data.files import first_line
 from feddwa.engine import keys
-from feddwa.engine.engine import Engine
+from feddwa.engine.engine import Engine, Metric
 from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Net
 from feddwa.engine.rows import take
 from feddwa.engine.types import Model, Stack
+from feddwa.errors import InputError
 
 SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
+Metrics = Mapping[str, Metric]
+NOTHING: Metrics = MappingProxyType({})
+
+
+class MetricError(InputError):
+    """A metric that cannot be computed: which, of whom, and why."""
 
 
 class Scores(NamedTuple):
@@ -21,9 +32,28 @@ class Scores(NamedTuple):
 
     accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
     loss: Tensor  # (m,) float64, mean
+    metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where it is not defined
+
+    def named(self) -> dict[str, Tensor]:
+        """Name -> (m,) of all of them."""
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+
+    @classmethod
+    def of(cls, named: Mapping[str, Tensor]) -> "Scores":
+        """The reverse of `named`."""
+        metrics = {name: value for name, value in named.items() if name not in ("accuracy", "loss")}
+        return cls(named["accuracy"], named["loss"], metrics)
 
 
-def evaluate(engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test") -> Scores:
+def map_scores(function: Callable[..., Tensor], *scores: Scores) -> Scores:
+    """`function` of each kind of score of one or several evaluations, which have the same kinds."""
+    each = [values.named() for values in scores]
+    return Scores.of({name: function(*(values[name] for values in each)) for name in each[0]})
+
+
+def evaluate(
+    engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test", metrics: Metrics = NOTHING
+) -> Scores:
     """Scores of row i on the samples of client ids[i], in evaluation mode (BatchNorm uses the running statistics)."""
     own, device = engine.data.splits[split], engine.data.device
     by_size = torch.argsort(own.sizes[ids], descending=True, stable=True)
@@ -31,50 +61,105 @@ def evaluate(engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: s
     index = own.index[ids.to(device)][place]  # (m, longest)
     model, buffers = take(model, by_size), take(buffers, by_size)
     right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
+    seen: list[list[Tensor]] = [[] for _ in ids]  # of each row the outputs for its samples, where metrics need them
     engine.module.eval()
-    score_all = _scorer(engine, tuple(model), tuple(buffers))
+    score_all = _scorer(engine, tuple(model), tuple(buffers), bool(metrics))
     width = max(1, SAMPLES_AT_ONCE[device.type] // len(ids))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
         samples = index[:active, start : start + width]
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
         with engine.products():
-            found, losses = score_all(
+            hit, losses, *outputs = score_all(
                 *(value[:active] for stack in (model, buffers) for value in stack.values()), samples
             )
-        right[:active] += found.masked_fill(~real.to(device), 0).sum(1)
+        right[:active] += hit.masked_fill(~real.to(device), 0).sum(1)
         loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
+        for stack in outputs:  # one, or none
+            for number, kept in enumerate(real.sum(1).tolist()):
+                seen[number].append(stack[number, :kept])
     back, total = torch.argsort(by_size), sizes.to(torch.float64)
-    return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back])
+    own_metrics = measured(engine, metrics, [seen[number] for number in back.tolist()], ids, split)
+    return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back], own_metrics)
 
 
-def _scorer(engine: Engine, names: tuple[str, ...], buffers: tuple[str, ...]) -> RecordedFunction:
-    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64."""
-    known = (names, buffers)
+def measured(
+    engine: Engine, metrics: Metrics, outputs: Sequence[Sequence[Tensor]], ids: Tensor, split: str = "test"
+) -> dict[str, Tensor]:
+    """Metric -> (m,) float64: of row i from all its outputs (n, ...), in parts, and the targets of client ids[i].
+
+    Metrics are given tensors on the CPU. NaN says that a metric is not defined for a client.
+    """
+    found: dict[str, list[float]] = {name: [] for name in metrics}
+    own = engine.data.splits[split]
+    for client, parts in zip(ids.tolist(), outputs, strict=True):
+        if metrics:
+            given = torch.cat(list(parts)).cpu()
+            given = given.float() if given.dtype == torch.bfloat16 else given  # which NumPy does not have
+            targets = engine.data.y[own.index[client, : own.sizes[client]]].cpu()
+        for name, metric in metrics.items():
+            found[name].append(_measure(name, metric, given, targets, engine.data.client_name(client)))
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+
+
+def try_metrics(metrics: Metrics, outputs: Tensor, targets: Tensor, client: str) -> None:
+    """Every metric once, on outputs (n, ...) of an untrained network; MetricError names the shapes."""
+    for name, metric in metrics.items():
+        try:
+            _measure(name, metric, outputs.cpu(), targets.cpu(), client)
+        except MetricError as error:
+            shapes = f"outputs {tuple(outputs.shape)} and {targets.dtype} targets {tuple(targets.shape)}"
+            raise InputError(f"{error} (given {shapes})") from error.__cause__
+
+
+def _measure(name: str, metric: Metric, outputs: Tensor, targets: Tensor, client: str) -> float:
+    """One metric of one client; whatever its code raises, in one line."""
+    try:
+        found = metric(outputs, targets)
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise MetricError(f"metric {name}: failed for client {client}: {why}") from error
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"{type(found).__name__} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise MetricError(f"metric {name}: gave a {what} for client {client}, must give a number") from None
+
+
+def _scorer(engine: Engine, names: tuple[str, ...], buffers: tuple[str, ...], outputs: bool) -> RecordedFunction:
+    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64.
+
+    outputs: with the network's outputs (a, b, ...) as a third result.
+    """
+    known = (names, buffers, outputs)
     if known not in engine.scorers:
         cut = len(names)
 
         @torch.no_grad()
-        def everybody(*flat: Tensor) -> tuple[Tensor, Tensor]:
+        def everybody(*flat: Tensor) -> tuple[Tensor, ...]:
             model, state = dict(zip(names, flat[:cut], strict=True)), dict(zip(buffers, flat[cut:-1], strict=True))
             x, y = engine.data.batch(flat[-1], engine.dtype)
-            return torch.vmap(partial(score, engine))(model, state, x, y)
+            found: tuple[Tensor, ...] = torch.vmap(partial(score, engine))(model, state, x, y)
+            return found if outputs else found[:2]
 
         engine.scorers[known] = RecordedFunction(everybody)
     return engine.scorers[known]
 
 
-def score(engine: Engine, params: Model, buffers: Model, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...): (b,) each, in float64."""
+def score(engine: Engine, params: Model, buffers: Model, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
+
+    Hits and losses: (b,) each, in float64; outputs: (b, ...).
+    """
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
     loss = engine.mapped_loss
     losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
-    return hits(outputs, y), losses.double()
+    return hits(outputs, y), losses.double(), outputs
 
 
 def hits(outputs: Tensor, y: Tensor) -> Tensor:
     """(b,) float64: 1 where the answer is right, NaN where outputs are not class scores."""
-    if outputs.ndim != 2 or y.is_floating_point():
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or y.ndim != 1 or y.is_floating_point():
         return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
     right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
     return right.double()

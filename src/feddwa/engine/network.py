@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from feddwa.data.federated import Batch
+from feddwa.data.federated import Batch, Inputs
 from feddwa.engine import keys
 from feddwa.engine.functions import StackedFunctions, weights_as_given
 from feddwa.engine.types import Model, StepState
@@ -33,18 +33,32 @@ class Net:
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Model, x: Tensor) -> Tensor:
+    def __call__(self, params: Model, x: Inputs) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
         with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
-            outputs = torch.func.functional_call(self.module, state, (x,))
+            outputs = call(self.module, state, x)
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
-        return outputs  # type: ignore[no-any-return]  # an nn.Module may return anything
+        return outputs
 
     def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
+
+
+def call(module: nn.Module, state: dict[str, Tensor], x: Inputs) -> Tensor:
+    """Outputs (B, ...) of a module with the parameters and buffers of `state`, of which it writes new buffers back.
+
+    x: one input (B, *shape), or several by name: "0", "1", ... are positional arguments, other names keywords.
+    """
+    positional = [x] if isinstance(x, Tensor) else [x[str(n)] for n in range(len(x)) if str(n) in x]
+    keywords = {} if isinstance(x, Tensor) else {name: value for name, value in x.items() if not name.isdecimal()}
+    outputs = torch.func.functional_call(module, state, tuple(positional), keywords)
+    outputs = getattr(outputs, "logits", outputs)  # models of transformers return an object that has them
+    if not isinstance(outputs, Tensor):
+        raise InputError(f"model: returns a {type(outputs).__name__}, must return a tensor or an object with logits")
+    return outputs
 
 
 def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -81,7 +95,7 @@ def head_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(prefix + own for own in trainable(module.get_submodule(name)))
 
 
-def outputs_and_features(net: Any, params: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+def outputs_and_features(net: Any, params: Model, x: Inputs) -> tuple[Tensor, Tensor]:
     """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
     head = net.module.get_submodule(head_name(net.module))
     seen: list[tuple[Tensor, Tensor]] = []

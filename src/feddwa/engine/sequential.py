@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from feddwa.data.federated import Batch
+from feddwa.data.federated import Batch, Inputs
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
-from feddwa.engine.evaluate import SAMPLES_AT_ONCE, Scores, hits
+from feddwa.engine.evaluate import NOTHING, SAMPLES_AT_ONCE, Metrics, Scores, hits, measured
 from feddwa.engine.functions import KeyedFunctions
-from feddwa.engine.network import Loss, Objective, SGDStep, Step, task_loss, trainable
+from feddwa.engine.network import Loss, Objective, SGDStep, Step, call, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
@@ -53,11 +53,11 @@ class PlainNet:
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Model, x: Tensor) -> Tensor:
+    def __call__(self, params: Model, x: Inputs) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         with KeyedFunctions(keys.fold(self.key, self.calls)):
             self.calls += 1
-            return torch.func.functional_call(self.module, dict(params), (x,))  # type: ignore[no-any-return]
+            return call(self.module, dict(params), x)
 
     def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
@@ -72,10 +72,12 @@ def load(module: nn.Module, values: Model) -> None:
             own[name].copy_(value)
 
 
-def evaluate_one_by_one(engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test") -> Scores:
+def evaluate_one_by_one(
+    engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test", metrics: Metrics = NOTHING
+) -> Scores:
     """What `evaluate` computes, (m,) each, by an ordinary module: one client after another, losses sample by sample."""
     module, own = copy.deepcopy(engine.module).eval(), engine.data.splits[split]
-    scores = torch.zeros(2, len(ids), dtype=torch.float64)
+    scores, seen = torch.zeros(2, len(ids), dtype=torch.float64), [list[Tensor]() for _ in ids]
     for number, client in enumerate(ids.tolist()):
         load(module, row(buffers, number))
         net, parameters = PlainNet(module, engine.loss, keys.key(0, "unused")), row(model, number)
@@ -86,7 +88,9 @@ def evaluate_one_by_one(engine: Engine, model: Stack, buffers: Stack, ids: Tenso
                 losses = [engine.loss(outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
             scores[0, number] += hits(outputs, y).sum().cpu()
             scores[1, number] += torch.stack(losses).double().sum().cpu()
-    return Scores(*(scores / own.sizes[ids]))
+            seen[number] += [outputs] * bool(metrics)
+    accuracy, loss = scores / own.sizes[ids]
+    return Scores(accuracy, loss, measured(engine, metrics, seen, ids, split))
 
 
 class SequentialTrainer(Trainer):

@@ -1,8 +1,8 @@
 """The ClientApp: runs the client side of the algorithm on the node's own rows and replies.
 
-A node sends the algorithm's upload and, of each client, the numbers of training and test samples, the accuracy and loss
-of its models on its test data, and its FLOPs. Label counts are sent only where the algorithm discloses them. Errors are
-written to the node's log; the server receives the name of the exception, never a path or a value.
+A node sends the algorithm's upload and, of each client, the numbers of training and test samples, its FLOPs, and of its
+models on its test data accuracy, loss and the run's metrics. Label counts are sent only where the algorithm discloses
+them. Errors are written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from feddwa.build import make_engine
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, put_parts, take_parts
-from feddwa.flower import codec, node
+from feddwa.flower import codec, layout, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
 from feddwa.flower.site import Refusal, Values, admit, load_site, names_digest
@@ -70,7 +70,8 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "first": site.first,
         "clients": site.clients,
         "total": site.task.clients,
-        "shape": list(dataset.shape),
+        "inputs": layout.of(dataset.x),
+        "targets": layout.of(dataset.y),
         "classes": dataset.classes,
         "names": names_digest(dataset),
     }
@@ -114,7 +115,7 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
         if not own:
             download = take_parts(download, _places(tested, trains))
         upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_parts(memory, trains_at))
-        after = me.client_side.trained_scores(me.rows[trains_at], upload, new)
+        after = me.client_side.trained_scores(me.rows[trains_at], round, upload, new)
         # The server will refuse the other updates, so their clients keep the memory from before the round.
         finite = updates.finite(upload, len(trains)).nonzero().flatten()
         node.save_memory(folder, round, put_parts(memory, trains_at[finite], take_parts(new, finite)))
@@ -124,7 +125,7 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
 
 
 def _scores(when: str, scores: Scores) -> dict[str, Tensor]:
-    return {f"{when}.accuracy": scores.accuracy, f"{when}.loss": scores.loss}
+    return {f"{when}.{name}": value for name, value in scores.named().items()}
 
 
 def _places(whole: list[int], part: list[int]) -> Tensor:

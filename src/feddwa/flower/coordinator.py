@@ -62,8 +62,8 @@ class Coordinator:
         self.nodes = Participation(self.grid, self.registry, self.algorithm.discloses_labels, self.simulated)
         self._wait_for_nodes()
         assert self.registry.task is not None
-        shape, classes, _ = self.registry.task
-        self.probe = ShapeProbe.of(self.config, shape, classes)
+        inputs, targets, classes, _ = self.registry.task
+        self.probe = ShapeProbe.of(self.config, inputs, targets, classes)
         self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm)
         self.initial = digest({**self.probe.initial, **frozen(self.probe.client_side.engine.module)})
         fresh, self.memory = self._fresh()
@@ -123,7 +123,8 @@ class Coordinator:
         with costs.phase("server", device):
             download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
             signature = self.probe.upload_signature(download, self.memory, self.round + 1) if trains else {}
-            expected = Expected(signature, 1e6 * self.config.max_megabytes, device)
+            metrics = tuple(self.probe.client_side.engine.metrics)
+            expected = Expected(signature, 1e6 * self.config.max_megabytes, device, metrics)
             replies = collect_replies(assignments, answers, expected, self.registry.clients, missing)
             self._warn_of_lost_memory(replies.remembered)
             costs.bytes_down = message_bytes(download)

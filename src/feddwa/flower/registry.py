@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa import __version__
-from feddwa.flower import codec
+from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
 
 LARGEST = 2**40  # samples of a client: above any real number, and sums over clients stay within int64
@@ -29,7 +29,7 @@ class NodeDescription:
     first: int  # the first row that it asks for; -1: any
     clients: int  # k, the number of its clients
     total: int  # clients of the whole partition, of which the node has a block
-    task: tuple[Any, ...]  # shape of a sample, number of classes, digest of their names: the same for all nodes
+    task: tuple[Any, ...]  # layout of a sample and its target, number of classes, digest of their names: of all nodes
     train: Tensor  # (k,) training samples
     test: Tensor  # (k,) test samples
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
@@ -41,9 +41,12 @@ class NodeDescription:
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
         first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
-        shape, classes = codec.setting(facts, "shape", list), codec.setting(facts, "classes", int)
+        inputs, targets, names = (codec.setting(facts, name, str) for name in ("inputs", "targets", "names"))
+        classes = codec.setting(facts, "classes", int)
+        for each in (inputs, targets):
+            layout.blank(each, 1)
         in_place = first == -1 or 0 <= first <= total - clients
-        if not 1 <= clients <= MOST or not in_place or not 1 <= classes <= 2**20 or not all(n > 0 for n in shape):
+        if not 1 <= clients <= MOST or not in_place or not 0 <= classes <= 2**20:
             raise Malformed("a node that holds nothing, or too much")
         tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
         shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
@@ -54,7 +57,7 @@ class NodeDescription:
             if not bool(((value >= (name != "labels")) & (value < LARGEST)).all()):
                 raise Malformed(f"sizes: {name} out of range")
         labels = tensors["labels"] if disclosed else torch.zeros(clients, classes, dtype=torch.int64)
-        task = (tuple(shape), classes, codec.setting(facts, "names", str))
+        task = (inputs, targets, classes, names)
         return cls(first, clients, total, task, tensors["train"], tensors["test"], labels)
 
 
@@ -91,7 +94,7 @@ class Registry:
                 raise Malformed(f"a block of {node.total} clients in a federation of {self.clients}")
             if set(rows) & set(self.rows_of(self.rows)):
                 raise Malformed("rows that another key holds")
-        self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[1])
+        self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[2])
         self.rows[key], places = rows, torch.tensor(rows)
         self.train[places], self.test[places], self.labels[places] = node.train, node.test, node.labels
 
@@ -113,5 +116,4 @@ class Registry:
     @classmethod
     def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
         """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
-        shape, classes, names = facts["task"]
-        return cls(dict(facts["rows"]), (tuple(shape), classes, names), tree["train"], tree["test"], tree["labels"])
+        return cls(dict(facts["rows"]), tuple(facts["task"]), tree["train"], tree["test"], tree["labels"])

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
-from feddwa.engine import Message, Scores
+from feddwa.engine import Message, Scores, map_scores
 from feddwa.engine.rows import concat, take_parts
 from feddwa.flower import validation
 from feddwa.flower.codec import Malformed
@@ -42,7 +42,8 @@ class Replies:
     def without_updates(self) -> "Replies":
         """The same replies with no client trained (m = 0)."""
         nobody = self.flops[:0]
-        return dataclasses.replace(self, ids=self.ids[:0], after=Scores(nobody, nobody), flops=nobody, upload={})
+        after = map_scores(lambda values: values[:0], self.after)
+        return dataclasses.replace(self, ids=self.ids[:0], after=after, flops=nobody, upload={})
 
 
 def collect_replies(
@@ -57,10 +58,11 @@ def collect_replies(
     assignments: node id -> what was asked of it; answers: node id -> content of its reply, or why there is none;
     clients: N. Adds client -> reason to `missing` for every client whose reply or update is not used.
     """
-    before = Scores(*(torch.full((clients,), torch.nan, dtype=torch.float64) for _ in range(2)))
+    names = ("accuracy", "loss", *expected.metrics)
+    before = {name: torch.full((clients,), torch.nan, dtype=torch.float64) for name in names}
     answered: list[int] = []
     ids: list[int] = []
-    numbers = [torch.zeros(3, 0, dtype=torch.float64)]  # accuracy and loss after training, FLOPs
+    numbers = [torch.zeros(len(names) + 1, 0, dtype=torch.float64)]  # scores after training, FLOPs
     uploads, remembered = [], {}
     for node, assignment in assignments.items():
         answer = answers[node]
@@ -73,8 +75,8 @@ def collect_replies(
             log(WARNING, "feddwa: clients %s: %s", assignment.rows, reason)
             missing |= dict.fromkeys(assignment.tested, reason)
             continue
-        for all_scores, own in zip(before, reply.before, strict=True):
-            all_scores[assignment.tested] = own
+        for name, own in reply.before.named().items():
+            before[name][assignment.tested] = own
         answered += assignment.tested
         remembered[assignment.member] = reply.remembered
         for place in (~reply.finite).nonzero().flatten().tolist():
@@ -82,9 +84,10 @@ def collect_replies(
             missing[assignment.trains[place]] = DIVERGED
         good = reply.finite.nonzero().flatten()
         ids += [assignment.trains[place] for place in good.tolist()]
-        numbers.append(torch.stack([*reply.after, reply.flops])[:, good])
+        numbers.append(torch.stack([*reply.after.named().values(), reply.flops])[:, good])
         uploads += [take_parts(reply.upload, good)] * bool(len(good))
     sorted_ids, order = torch.tensor(ids, dtype=torch.int64).sort()
-    accuracy, loss, flops = torch.cat(numbers, 1)[:, order]
+    *scores, flops = torch.cat(numbers, 1)[:, order]
+    after = Scores.of(dict(zip(names, scores, strict=True)))
     upload = take_parts(concat(uploads), order) if uploads else {}
-    return Replies(sorted(answered), before, sorted_ids, Scores(accuracy, loss), flops, upload, remembered)
+    return Replies(sorted(answered), Scores.of(before), sorted_ids, after, flops, upload, remembered)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.engine import Cohort, Scores
+from feddwa.engine import Cohort, map_scores
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
@@ -165,7 +165,7 @@ def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tu
     test_sizes: (N,); last: the final evaluation, which follows the last round.
     """
     result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
-    before = Scores(*(values[answered] for values in result.before))
+    before = map_scores(lambda values: values[answered], result.before)
     number, cohort = result.cohort.round, result.cohort
     if last:
         line = metrics.final_line(before, test_sizes[answered], number - 1)

@@ -1,6 +1,7 @@
 """The options of a run over Flower, as a dataclass and as Flower's run config: those of `feddwa run` and a few more."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +73,8 @@ def from_run_config(values: Mapping[str, Any]) -> FlowerConfig:
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:
-    if name == "param":
+    if typing.get_origin(params.parts_of(kind)[0]) is tuple:
         if not isinstance(value, str):
-            raise InputError(f"run config param: got {value!r}, must be text such as 'top_k=3 turns=2'")
+            raise InputError(f"run config {name}: got {value!r}, must be text such as 'top_k=3 turns=2'")
         return tuple(value.split())
     return params.typed(f"run config {name}", params.parse(value, kind), kind)

@@ -23,15 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feddwa import scoring
 from feddwa.build import load_task
 from feddwa.data import own
-from feddwa.data.dataset import Dataset
+from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import FederatedData, Split
 from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import DATASETS, is_reference
+from feddwa.plugins import DATASETS, is_reference, metric_of
 
 Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
@@ -57,8 +58,10 @@ class Site:
 def admit(config: FlowerConfig, node: Values) -> None:
     """Refuse references to code that the node config does not name, before any of it is imported."""
     allowed = [text.strip() for text in str(dict(node).get("references", "")).split(",")]
-    for option in ("algorithm", "model", "partition", "dataset"):
-        name = getattr(config, option) or ""
+    names = [
+        (option, getattr(config, option) or "") for option in ("algorithm", "model", "partition", "dataset", "loss")
+    ]
+    for option, name in [*names, *(("metrics", metric_of(entry)[1]) for entry in config.metrics)]:
         if (is_reference(name) or "@" in name) and name not in allowed:
             raise Refusal(f"{option}: a reference that the node config does not name under `references`")
 
@@ -86,6 +89,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
 def _own_task(path: str, config: FlowerConfig) -> Task:
     """The task of own data, read as the run says: one client, or one per owner that the data name."""
     dataset = own.load_own(path, config)
+    dataset = with_numbers(dataset) if config.loss in scoring.NUMERIC else dataset
     if config.class_names:
         dataset = _numbered(dataset, config.class_names)
     owner = np.zeros(len(dataset.y), dtype=np.int64) if dataset.client is None else dataset.client

@@ -20,7 +20,7 @@ from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Message, Model, Scores
 from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_parts, tensors
-from feddwa.flower import codec
+from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig
 from feddwa.sides import ClientSide
@@ -51,9 +51,9 @@ class ShapeProbe:
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
-    def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "ShapeProbe":
-        """The probe of a run whose samples have `shape` and whose labels are 0 to classes - 1."""
-        x, y = np.zeros((SAMPLES + 1, *shape), dtype=np.float32), np.zeros(SAMPLES + 1, dtype=np.int64)
+    def of(cls, config: FlowerConfig, inputs: str, targets: str, classes: int) -> "ShapeProbe":
+        """The probe of a run whose samples and targets have these layouts; labels are 0 to classes - 1."""
+        x, y = (layout.blank(each, SAMPLES + 1) for each in (inputs, targets))
         rows = np.arange(SAMPLES + 1)
         task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
         engine: Engine = make_engine(config, task)
@@ -80,6 +80,7 @@ class Expected:
     signature: Signature  # of an upload
     limit: float  # bytes of all arrays of a reply
     device: torch.device  # to which uploads are copied
+    metrics: tuple[str, ...] = ()  # the run's, besides accuracy and loss
 
 
 def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
@@ -88,8 +89,10 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
     if codec.size(content) > expected.limit:
         raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
     numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
-    before = Scores(_score(numbers, "before.accuracy", tested), _score(numbers, "before.loss", tested))
-    after = Scores(_score(numbers, "after.accuracy", trains), _score(numbers, "after.loss", trains))
+    before, after = (
+        Scores.of({name: _score(numbers, f"{when}.{name}", count) for name in ("accuracy", "loss", *expected.metrics)})
+        for when, count in (("before", tested), ("after", trains))
+    )
     flops = _score(numbers, "flops", trains)
     if not bool((flops.isfinite() & (flops >= 0)).all()):
         raise Malformed("scores: flops out of range")

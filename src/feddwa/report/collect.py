@@ -8,6 +8,7 @@ import numpy as np
 from feddwa.data.describe import Description
 from feddwa.results.collaboration import clusters, flow
 from feddwa.results.compare import client_gains, local_runs
+from feddwa.results.measure import ACCURACY, Measure
 from feddwa.results.methods import Method
 from feddwa.results.palette import Style, styles
 from feddwa.results.record import Record
@@ -24,7 +25,8 @@ def collect(methods: Sequence[Method]) -> dict[str, Any]:
     step = max(1, -(-sum(_cells(run) for run in runs) // CELLS))
     local = local_runs(methods)
     return {
-        "clients": runs[0].accuracy.shape[1],
+        "clients": runs[0].scores.shape[1],
+        "measure": _measure(methods[0].measure),
         "methods": [
             {**_method(method), **style._asdict()} for method, style in zip(methods, styles_of(methods), strict=True)
         ],
@@ -35,7 +37,7 @@ def collect(methods: Sequence[Method]) -> dict[str, Any]:
         ],
         "partitions": {run.seed: _partition(run.partition) for run in runs if run.partition is not None},
         "step": step,
-        "partners": PARTNERS if runs[0].accuracy.shape[1] > CROWD else None,
+        "partners": PARTNERS if runs[0].scores.shape[1] > CROWD else None,
     }
 
 
@@ -44,25 +46,33 @@ def styles_of(methods: Sequence[Method]) -> list[Style]:
     return styles([method.algorithm for method in methods])
 
 
+def _measure(measure: Measure) -> dict[str, Any]:
+    """How the page writes values and differences."""
+    own = ("name", "unit", "sign", "level", "head", "gains")
+    return {name: getattr(measure, name) for name in own}
+
+
 def _method(method: Method) -> dict[str, Any]:
+    fine = 2 if method.measure is ACCURACY else 6
     return {
         "name": method.name,
         "sound": method.sound,
-        "mean": _tidy(method.curve),
-        "seeds": [_tidy(edge) for edge in method.band],
-        "spread": [_tidy(edge) for edge in method.spread],
+        "mean": _tidy(method.curve, fine),
+        "seeds": [_tidy(edge, fine) for edge in method.band],
+        "spread": [_tidy(edge, fine) for edge in method.spread],
+        "metrics": {name: _tidy(values, 4) for name, values in method.metrics.items()},
         **{cost: method.total(cost) for cost in ("bytes", "flops", "seconds")},
     }
 
 
 def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
-    gain = client_gains(run, local)
+    gain, percent = client_gains(run, local), run.measure is ACCURACY
     return {
         "seed": run.seed,
-        "accuracy": [_tidy(clients, 1) for clients in run.accuracy.T],  # of a client, round by round
-        "gain": None if gain is None else _tidy(gain, 2),
-        "frames": [_frame(each, run.accuracy.shape[1]) for each in _chosen(run.weights, step)],
-        "clusters": None if not run.weights else clusters(run.weights, run.accuracy.shape[1]).tolist(),
+        "scores": [_tidy(clients, 1 if percent else 6) for clients in run.scores.T],  # of a client, round by round
+        "gain": None if gain is None else _tidy(gain, 2 if percent else 6),
+        "frames": [_frame(each, run.scores.shape[1]) for each in _chosen(run.weights, step)],
+        "clusters": None if not run.weights else clusters(run.weights, run.scores.shape[1]).tolist(),
         "rounds": [each.round for each in run.weights],  # of the flow: not every round has weights, or stores them
         "flow": [_tidy(share, 3) for share in flow(run.weights, run.groups).T] if run.weights else None,
     }
@@ -86,7 +96,7 @@ def _cells(run: Record) -> int:
 
 
 def _most(run: Record) -> int:
-    clients = run.accuracy.shape[1]
+    clients = run.scores.shape[1]
     return PARTNERS if clients > CROWD else clients
 
 

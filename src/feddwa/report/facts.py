@@ -8,7 +8,7 @@ import numpy as np
 from feddwa import doctor
 from feddwa.report.units import human_bytes
 from feddwa.results.collaboration import flow
-from feddwa.results.compare import LEVEL, Gain, gain_over, local_runs
+from feddwa.results.compare import Gain, gain_over, local_runs
 from feddwa.results.methods import Method
 
 FAILURES = 2  # that the headline has room for
@@ -24,8 +24,8 @@ class Figure:
 
 
 def lead(methods: Sequence[Method]) -> Method:
-    """The method that is spoken of first: the most accurate after the last round, of those that nothing spoils."""
-    return max(methods, key=lambda method: (method.sound, method.last))
+    """The method that is spoken of first: the best after the last round, of those that nothing spoils."""
+    return max(methods, key=lambda method: (method.sound, method.rank))
 
 
 def headline(methods: Sequence[Method]) -> str:
@@ -48,18 +48,22 @@ def _failures(methods: Sequence[Method]) -> list[str]:
 
 def _result(methods: Sequence[Method]) -> str:
     main = lead(methods)
+    measure = main.measure
     if len(methods) == 1:
-        reached = f"{main.last:.1f} % of test samples answered rightly"
+        reached = (
+            f"{measure.text(main.last)}{' of test samples answered rightly' if measure.unit else ' on test samples'}"
+        )
         return f"{main.name}: {reached}, mean over all clients{_in_seeds(main)}."
-    level = [other.name for other in methods if other is not main and other.sound and main.last - other.last < LEVEL]
-    leads = f"{_listed([main.name, *level])} lead{'' if level else 's'} with {main.last:.1f} %"
+    rest = [other for other in methods if other is not main and other.sound]
+    level = [other.name for other in rest if main.rank - other.rank < measure.level]
+    leads = f"{_listed([main.name, *level])} lead{'' if level else 's'} with {measure.text(main.last)}"
     gain = all_gains(main, methods)
     if main.algorithm == "local":
         return f"{leads}{_in_seeds(main)}: {_alone(main, methods)}."
     if gain is None:
         return f"{leads}, mean over all clients{_in_seeds(main)}."
-    alone = f"training alone (Local, {main.last - gain.mean:.1f} %)"
-    return f"{leads}: {gain.mean:+.1f} points over {alone}; {_gained(gain)} gained by joining{_in_seeds(main)}."
+    alone = f"training alone (Local, {measure.text(main.last - measure.sign * gain.mean)})"
+    return f"{leads}: {measure.over(gain.mean)} {alone}; {_gained(gain)} gained by joining{_in_seeds(main)}."
 
 
 def _gained(gain: Gain) -> str:
@@ -74,8 +78,8 @@ def _alone(local: Method, methods: Sequence[Method]) -> str:
     best = lead(others)
     gain = all_gains(best, methods)
     if gain is None:
-        return f"joining did not pay; the best of the others, {best.name}, has {best.last:.1f} %"
-    reached = f"with {best.name}, the best of the others, it is {best.last:.1f} %"
+        return f"joining did not pay; the best of the others, {best.name}, has {best.measure.text(best.last)}"
+    reached = f"with {best.name}, the best of the others, it is {best.measure.text(best.last)}"
     return f"joining did not pay; {reached}, and {_gained(gain)} gained by joining"
 
 
@@ -115,9 +119,12 @@ def cards(methods: Sequence[Method]) -> list[Figure]:
     if not main.sound:
         return []
     gain = all_gains(main, methods)
-    found = [Figure(f"{main.last:.1f} %", f"accuracy of {main.name} after the last round, mean over clients")]
+    value = f"{main.last:{main.measure.plain}}{main.measure.unit}"
+    found = [Figure(value, f"{main.measure.name} of {main.name} after the last round, mean over clients")]
     if gain is not None:
-        found.append(Figure(f"{gain.mean:+.1f} points", f"of {main.name} over Local, where each client trains alone"))
+        *amount, than = main.measure.over(gain.mean).split()
+        of = f"of {main.name} {than}" if main.measure.sign > 0 else f"loss of {main.name} {than} that of"
+        found.append(Figure(" ".join(amount), f"{of} Local, where each client trains alone"))
         better = f"{gain.winners} of {len(gain.clients)}"
         found.append(Figure(better, f"clients that gained with {main.name}{_in_seeds(main)}"))
     found.append(Figure(human_bytes(round(main.traffic)), f"sent and received by a client in a round of {main.name}"))
@@ -142,10 +149,17 @@ def _others(main: Method, methods: Sequence[Method]) -> str:
     """How the other methods compare with the one that leads."""
     rest = [method for method in methods if method is not main and method.sound]
     shown = rest if len(rest) <= MANY else [*rest[: MANY - 1], rest[-1]]
-    told = [f"{method.name} {method.last:.1f} % ({method.last - main.last:+.1f} points)" for method in shown]
+    told = [f"{method.name} {_against(method, main)}" for method in shown]
     if len(shown) < len(rest):
         return f"Behind {main.name}: {', '.join(told[:-1])}; the last of {len(rest)} is {told[-1]}."
     return f"Behind {main.name}: {', '.join(told)}." if told else ""
+
+
+def _against(method: Method, main: Method) -> str:
+    """A method's value, and how far it is from the one that leads: "80.1 % (-2.0 points)"."""
+    measure, apart = main.measure, method.last - main.last
+    told = f"{apart:+{measure.plain}}{' points' if measure.unit else ''}"
+    return f"{method.last:{measure.plain}}{measure.unit} ({told})"
 
 
 def _joining(main: Method, methods: Sequence[Method]) -> str:
@@ -155,10 +169,10 @@ def _joining(main: Method, methods: Sequence[Method]) -> str:
         failed = any(method.algorithm == "local" and not method.sound for method in methods)
         why = "Local, each client alone, failed" if failed else "there is no run of Local, each client alone,"
         return f"Whether joining paid is not known: {why}{'.' if failed else ' to compare with.'}"
-    worse, level = int((gain.clients < -LEVEL).sum()), int((np.abs(gain.clients) <= LEVEL).sum())
-    stayed = f", {level} stayed level" if level else ""
-    lost = f"{worse} lost by joining (up to {-gain.clients.min():.1f} points)" if worse else "nobody lost by joining"
-    return f"With {main.name} {lost}{stayed}; the most gained {gain.clients.max():.1f} points."
+    worse, level = int((gain.clients < -gain.level).sum()), int((np.abs(gain.clients) <= gain.level).sum())
+    stayed, amount = f", {level} stayed level" if level else "", main.measure.amount
+    lost = f"{worse} lost by joining (up to {amount(-gain.clients.min())})" if worse else "nobody lost by joining"
+    return f"With {main.name} {lost}{stayed}; the most gained {amount(gain.clients.max())}."
 
 
 def _partners(main: Method) -> str:

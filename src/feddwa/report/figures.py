@@ -32,7 +32,7 @@ def _figure(path: str | Path, width: float, height: float) -> AbstractContextMan
 
 
 def curves(methods: Sequence[Method], path: str | Path) -> None:
-    """Accuracy over the rounds; the band is from the lowest to the highest seed."""
+    """Accuracy, or the loss, over the rounds; the band is from the lowest to the highest seed."""
     longest = max(len(method.name) for method in methods)
     width, height = 4.6 + 0.06 * max(0, longest - 24), max(2.7, 0.3 + 0.16 * len(methods))  # the legend beside it fits
     with _figure(path, width, height) as figure:
@@ -45,7 +45,7 @@ def curves(methods: Sequence[Method], path: str | Path) -> None:
             )  # fmt: skip
             if len(method.runs) > 1:
                 axis.fill_between(rounds, *method.band, color=style.light, alpha=0.15, linewidth=0)
-        axis.set(xlabel="finished rounds", ylabel="accuracy, %", xlim=(0, None))
+        axis.set(xlabel="finished rounds", ylabel=methods[0].measure.head, xlim=(0, None))
         figure.legend(loc="outside right center", handlelength=2.6)
 
 
@@ -71,7 +71,7 @@ def similarity(methods: Sequence[Method], path: str | Path) -> None:
     main = lead(weighing)
     run = main.runs[0]
     description = _description([main])
-    alike, listen = likeness(description), affinity(run.weights, len(run.accuracy[0]))
+    alike, listen = likeness(description), affinity(run.weights, len(run.scores[0]))
     pairs = ~np.eye(len(alike), dtype=bool)
     order = np.arange(len(alike)) if description.groups is None else np.argsort(description.groups, kind="stable")
     with _figure(path, 6.4, 2.9) as figure:
@@ -132,11 +132,12 @@ def gain(methods: Sequence[Method], path: str | Path) -> None:
         axis.axvline(0, color="black", linewidth=0.8, linestyle="dashed")
         axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axis.invert_yaxis()
-        axis.set(xlabel="points over Local, a dot per client; bar: mean")
+        what = "points over Local" if methods[0].measure.sign > 0 else "loss below Local's"
+        axis.set(xlabel=f"{what}, a dot per client; bar: mean")
 
 
 def pareto(methods: Sequence[Method], path: str | Path) -> None:
-    """Accuracy against traffic, compute and time; the line joins what nothing cheaper or equal beats.
+    """Accuracy, or the loss, against traffic, compute and time; the line joins what nothing cheaper or equal beats.
 
     Methods that went wrong are left out: one whose updates were all refused costs nothing and would be on the line.
     """
@@ -148,7 +149,9 @@ def pareto(methods: Sequence[Method], path: str | Path) -> None:
     with _figure(path, 7.0, 2.9) as figure:
         for axis, (cost, label, unit) in zip(figure.subplots(1, 3, sharey=True), axes_of, strict=True):
             points = [(method.total(cost), method.last) for method in sound]
-            axis.plot(*zip(*front(points), strict=True), color="#8a8f98", linestyle="dotted", zorder=1)
+            axis.plot(
+                *zip(*front(points, sound[0].measure.sign), strict=True), color="#8a8f98", linestyle="dotted", zorder=1
+            )
             for place, (x, y) in enumerate(points):
                 axis.scatter(
                     x, y, s=26, color=looks[place].light, marker=MARKERS[place % len(MARKERS)], zorder=2,
@@ -161,15 +164,18 @@ def pareto(methods: Sequence[Method], path: str | Path) -> None:
             axis.xaxis.set_minor_locator(_none())
             axis.xaxis.set_major_formatter(lambda value, _, unit=unit: unit(value) if value else "0")
             axis.set_xlabel(f"{label} in all")
-        figure.axes[0].set_ylabel("accuracy, %")
+        figure.axes[0].set_ylabel(sound[0].measure.head)
         figure.legend(loc="outside lower center", ncols=7, handletextpad=0.1, columnspacing=1)
 
 
-def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (cost, accuracy): those that no other reaches at the same cost or less, cheapest first."""
+def front(points: Sequence[tuple[float, float]], sign: int = 1) -> list[tuple[float, float]]:
+    """Of (cost, value): those that no other reaches at the same cost or less, cheapest first.
+
+    sign: 1 where higher values are better, else -1.
+    """
     best: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda each: (each[0], -each[1])):
-        if not best or point[1] > best[-1][1]:
+    for point in sorted(points, key=lambda each: (each[0], -sign * each[1])):
+        if not best or sign * point[1] > sign * best[-1][1]:
             best.append(point)
     return best
 

@@ -25,10 +25,7 @@ from feddwa.results.record import Record
 from feddwa.storage import write_whole
 
 SCRIPTS = ("core.js", "curves.js", "explorer.js", "others.js")
-COSTS = (
-    "method", "accuracy, %", "best, %<br>(after round)", "over Local,<br>points", "clients<br>that gained",
-    "up + down<br>a client, a round", "traffic<br>in all", "compute<br>in all", "time",
-)  # fmt: skip
+COSTS = ("up + down<br>a client, a round", "traffic<br>in all", "compute<br>in all", "time")
 
 
 def write_report(records: Sequence[Record], path: str | Path) -> int:
@@ -43,7 +40,7 @@ def write_report(records: Sequence[Record], path: str | Path) -> int:
 
 def page(methods: Sequence[Method]) -> str:
     """The page as text."""
-    config = methods[0].runs[0].config
+    config, measure = methods[0].runs[0].config, methods[0].measure
     setting = f"{Path(config.dataset).name}, {config.partition}, {config.clients} clients"
     numbers = {**collect(methods), "lead": methods.index(facts.lead(methods))}
     payload = json.dumps(numbers, separators=(",", ":"), allow_nan=False).encode()
@@ -58,6 +55,13 @@ def page(methods: Sequence[Method]) -> str:
             f'<div class="card"><b>{_text(card.value)}</b><span>{escape(card.label)}</span></div>'
             for card in facts.cards(methods)
         ),
+        measure=measure.name,
+        measured=measure.name.title(),
+        better=measure.better,
+        better_title=measure.better.title(),
+        definition=escape(measure.words),
+        point=" A <b>point</b> is one percent of test samples." if measure.sign > 0 else "",
+        corner="up" if measure.sign > 0 else "down",
         partition=escape(_partition(methods[0].runs[0])),
         costs=_costs(methods),
         setup=_setup(methods),
@@ -76,8 +80,9 @@ def command(config: RunConfig) -> str:
     words = ["feddwa", "run", "--algorithm", config.algorithm]
     for name in RunConfig.__dataclass_fields__:
         value, default = getattr(config, name), getattr(first if name in named else usual, name)
-        if name not in ("algorithm", "param", "out", "tensorboard") and value != default:
+        if name not in ("algorithm", "param", "metrics", "out", "tensorboard") and value != default:
             words += [f"--{name.replace('_', '-')}", str(value)]
+    words += [word for entry in config.metrics for word in ("--metric", entry)]
     words += [word for entry in config.param if entry not in usual.param for word in ("--param", entry)]
     return shlex.join(words)
 
@@ -111,8 +116,9 @@ def _partition(run: Record) -> str:
     if part is None:
         return ""
     train, test = part.train_sizes, part.test_sizes
+    columns = ", each column a class" if part.classed else ""
     told = (
-        f"Each row is a client, each column a class. {len(train)} clients have {_span(train)} samples to train with "
+        f"Each row is a client{columns}. {len(train)} clients have {_span(train)} samples to train with "
         f"and {_span(test)} to test with."
     )
     if part.groups is not None:
@@ -130,26 +136,34 @@ def _span(sizes: np.ndarray) -> str:
 
 
 def _costs(methods: Sequence[Method]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in COSTS)
-    rows = "".join(f"<tr>{_cost_cells(method, methods)}</tr>" for method in methods)
+    measure = methods[0].measure
+    metrics = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
+    gains = (measure.gains.replace(", ", ",<br>"), "clients<br>that gained")
+    best = f"best{', %' if measure.unit else ''}<br>(after round)"
+    heads = ("method", measure.head, best, *gains, *map(escape, metrics), *COSTS)
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    rows = "".join(f"<tr>{_cost_cells(method, methods, metrics)}</tr>" for method in methods)
     several = any(len(method.runs) > 1 for method in methods)
     note = "± is the standard deviation over seeds. " if several else ""
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        f'<p class="note">{note}Best: the highest mean over clients and the round after which it was reached. '
+        f'<p class="note">{note}Best: the {"highest" if measure.sign > 0 else "lowest"} mean over clients and the '
+        "round after which it was reached. "
         "Picking the best round needs test data, so compare by the last.</p>"
     )
 
 
-def _cost_cells(method: Method, methods: Sequence[Method]) -> str:
+def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str]) -> str:
+    measure = method.measure
     best, rounds = Spread({run.seed: run.best[0] for run in method.runs}), [str(run.best[1]) for run in method.runs]
     gain = facts.all_gains(method, methods)
     cells = [
         escape(method.name),
-        f"{over_seeds(method.runs):.2f}",
-        f"{best.mean:.2f} ({', '.join(rounds)})",
-        "" if gain is None else f"{gain.mean:+.2f}",
+        f"{over_seeds(method.runs):{measure.fine}}",
+        f"{measure.number(best.mean)} ({', '.join(rounds)})",
+        "" if gain is None else measure.gain(gain.mean),
         "" if gain is None else f"{gain.winners} of {len(gain.clients)}",
+        *(f"{method.metrics[name][-1]:.4g}" for name in metrics),
         human_bytes(round(method.traffic)),
         human_bytes(round(method.total("bytes"))),
         human_flops(method.total("flops")),

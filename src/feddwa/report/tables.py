@@ -1,6 +1,6 @@
 """Results as tables in the terminal, and the paths of what was written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +15,6 @@ from feddwa.results.plot import Panel, draw_weights, terminal_weights
 from feddwa.results.record import Record
 
 SHOWN_ROUNDS = (1, 5)  # besides the last: how early a method finds its partners
-FIELDS = ("algorithm", "last", "best (after round)", "over Local", "traffic", "time")
 
 
 def show_results(console: Console, runs: Mapping[str, Record]) -> None:
@@ -25,14 +24,19 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
             show_finding(console, finding, name)
     config = next(iter(runs.values())).config
     table = Table(title=f"{setting_name(config)}, {config.rounds} rounds, seed {config.seed}")
-    for column in FIELDS:
+    first = next(iter(runs.values()))
+    measured = [name for name in first.metrics if all(name in run.metrics for run in runs.values())]
+    over = "over Local" if first.measure.sign > 0 else "below Local"
+    for column in ("algorithm", "last", "best (after round)", over, *measured, "traffic", "time"):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     for name, run in runs.items():
-        table.add_row(name, *_cells(run, runs.get("local")))
+        table.add_row(name, *_cells(run, runs.get("local"), measured))
     console.print(table)
+    what = "Accuracy in percent" if first.measure.sign > 0 else "Loss, lower is better"
+    more = f" Last {' and '.join(measured)}: likewise." if measured else ""
     console.print(
-        "Accuracy in percent: each client's personalised model on its own test data,\n"
-        "mean over all clients. Traffic: up + down, per participating client and round.",
+        f"{what}: each client's personalised model on its own test data,\n"
+        f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
     for name, run in runs.items():
@@ -43,16 +47,18 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
             )
 
 
-def _cells(run: Record, local: Record | None) -> tuple[str, ...]:
-    best, after = run.best
+def _cells(run: Record, local: Record | None, metrics: Sequence[str]) -> tuple[str, ...]:
+    (best, after), measure = run.best, run.measure
     gain = client_gains(run, local if local is not None and local.sound else None)
-    over = "" if local in (None, run) else "-" if gain is None else f"{gain.mean():+.2f}"
-    return f"{run.last:.2f}", f"{best:.2f} ({after})", over, human_bytes(round(run.traffic)), human_seconds(run.seconds)
+    over = "" if local in (None, run) else "-" if gain is None else measure.gain(gain.mean())
+    own = (f"{run.metrics[name][-1]:.4g}" for name in metrics)
+    costs = human_bytes(round(run.traffic)), human_seconds(run.seconds)
+    return measure.number(run.last), f"{measure.number(best)} ({after})", over, *own, *costs
 
 
 def show_weights(console: Console, runs: Mapping[str, Record], folder: Path) -> None:
     """Draw the weights in a file, and in the terminal those of the best run; list what was written."""
-    best = max(runs, key=lambda name: (runs[name].sound, runs[name].last))
+    best = max(runs, key=lambda name: (runs[name].sound, runs[name].measure.sign * runs[name].last))
     panels = {name: _panels(name, run, early=name == best) for name, run in runs.items() if run.weights}
     if panels:
         drawn = [panel for own in panels.values() for panel in own]

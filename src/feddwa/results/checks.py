@@ -71,6 +71,7 @@ def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
         _expect(loss is None or _number(loss), path, f"{where} lacks the loss before the round")
         last = number == len(lines) and "participants" not in line
         _expect(last or _has_costs(line), path, f"{where} lacks participants or what they sent, computed or took")
+        _expect(_is_metrics(line.get("metrics_before", {})), path, f"{where}: a metric is no number")
         _expect("after" not in line or _is_series(line["after"]), path, f"{where} has no accuracies after training")
         _expect(_is_missing(line.get("missing", {})), path, f"{where} does not tell whose updates are missing")
         _expect(_whole(line.get("evaluated", 0)), path, f"{where} does not tell how many clients were evaluated")
@@ -78,13 +79,20 @@ def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
-    """Of the lines of clients.jsonl the accuracies before each round: percent, None where there is none."""
+    """Of the lines of clients.jsonl the accuracies before each round: percent, None where there is none.
+
+    Where targets are not classes, the losses.
+    """
+    losses = bool(lines) and isinstance(lines[0], dict) and "loss_before" in lines[0]
     for number, line in enumerate(lines, 1):
         where = f"line {number}"
         _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
         known = isinstance(line.get("before"), list) and all(map(_percent, line["before"]))
         _expect(known, path, f"{where} lacks some client's accuracy")
-    return [line["before"] for line in lines]
+        own = line.get("loss_before") if losses else line["before"]
+        told = isinstance(own, list) and len(own) == len(line["before"])
+        _expect(told and all(each is None or _number(each) for each in own), path, f"{where} lacks some client's loss")
+    return [line["loss_before" if losses else "before"] for line in lines]
 
 
 def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
@@ -212,6 +220,10 @@ def _is_round(line: Mapping[str, Any], number: int) -> bool:
 def _is_series(values: Any) -> bool:
     known = isinstance(values, dict) and {"all", "all_weighted"} <= values.keys()
     return known and all(map(_percent, values.values()))
+
+
+def _is_metrics(values: Any) -> bool:
+    return isinstance(values, dict) and all(value is None or _number(value) for value in values.values())
 
 
 def _has_costs(line: Mapping[str, Any]) -> bool:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from feddwa.results.measure import ACCURACY
 from feddwa.results.methods import Method
 from feddwa.results.record import Record
 
 CONFIDENCE = 0.95  # of intervals
-LEVEL = 0.05  # points between two accuracies of a client below which they are called level
 COSTS = ("bytes", "flops", "seconds")
 SLACK = 1e-3  # share of a budget that may be missing for one round more
 
@@ -85,7 +85,7 @@ def points(apart: Spread) -> str:
 
 
 def over_seeds(runs: Iterable[Record]) -> Spread:
-    """Accuracy after the last round, mean over clients, by seed."""
+    """By the runs' measure after the last round, mean over clients, by seed."""
     return Spread({run.seed: run.last for run in runs})
 
 
@@ -94,9 +94,13 @@ def over_seeds(runs: Iterable[Record]) -> Spread:
 
 @dataclass(frozen=True)
 class Gain:
-    """What joining brings to single clients: accuracy at the end less that of Local on the same data, in points."""
+    """What joining brings to single clients: by how much they are better at the end than with Local on the same data.
+
+    Accuracies differ in points; of losses it is by how much they are lower.
+    """
 
     clients: np.ndarray  # (seeds * N,) of every client of every seed that both were run with
+    level: float = ACCURACY.level  # up to which clients are called level
 
     @property
     def mean(self) -> float:
@@ -115,8 +119,8 @@ class Gain:
 
     @property
     def winners(self) -> int:
-        """How many clients gain more than LEVEL points."""
-        return int((self.clients > LEVEL).sum())
+        """How many clients gain."""
+        return int((self.clients > self.level).sum())
 
 
 def local_runs(methods: Sequence[Method]) -> dict[int, Record]:
@@ -126,21 +130,24 @@ def local_runs(methods: Sequence[Method]) -> dict[int, Record]:
 
 
 def client_gains(run: Record, local: Record | None) -> np.ndarray | None:
-    """(N,) points over Local after the last round, client by client; same seed, so the same data.
+    """(N,) by how much clients are better than with Local after the last round; same seed, so the same data.
 
     None where there is nothing to compare with, or where what went wrong makes the difference meaningless.
     """
-    if local is None or local is run or not run.sound or local.accuracy.shape[1] != run.accuracy.shape[1]:
+    if local is None or local is run or not run.sound or local.scores.shape[1] != run.scores.shape[1]:
         return None
-    gain: np.ndarray = run.accuracy[-1] - local.accuracy[-1]
+    if run.measure is not local.measure:
+        return None
+    gain: np.ndarray = run.measure.sign * (run.scores[-1] - local.scores[-1])
     return gain
 
 
 def gain_over(runs: Iterable[Record], local: Mapping[int, Record]) -> Gain | None:
-    """Of all clients with an accuracy in both; None where no seed was run with both."""
+    """Of all clients that were evaluated in both; None where no seed was run with both."""
+    runs = list(runs)
     found = [gain for run in runs if (gain := client_gains(run, local.get(run.seed))) is not None]
     known = np.concatenate(found) if found else np.zeros(0)
-    return Gain(known[np.isfinite(known)]) if np.isfinite(known).any() else None
+    return Gain(known[np.isfinite(known)], runs[0].measure.level) if np.isfinite(known).any() else None
 
 
 # Equal cost.
@@ -149,7 +156,7 @@ def gain_over(runs: Iterable[Record], local: Mapping[int, Record]) -> Gain | Non
 class Reached(NamedTuple):
     """What a run has reached within a budget."""
 
-    accuracy: float
+    score: float  # by the run's measure
     rounds: int
 
 
@@ -161,11 +168,11 @@ def within(run: Record, cost: str, budget: float) -> Reached | None:
 
 @dataclass(frozen=True)
 class Place:
-    """One method's line in a leaderboard; accuracies are percent, mean over clients and seeds."""
+    """One method's line in a leaderboard: values of its measure, mean over clients and seeds."""
 
     name: str
     last: float  # after the last round, whatever it cost
-    at: dict[str, float | None]  # cost -> accuracy within the budget; None: not one round was within it
+    at: dict[str, float | None]  # cost -> what was reached within the budget; None: not one round was within it
     gain: Gain | None  # over Local; None without a run of Local with the same seed
 
 
@@ -179,7 +186,7 @@ def budgets(methods: Sequence[Method]) -> dict[str, float]:
 
 
 def leaderboard(methods: Sequence[Method]) -> list[Place]:
-    """All methods, best accuracy at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
+    """All methods, the best at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
     limits, local = budgets(methods), local_runs(methods)
     places = [
         Place(
@@ -190,9 +197,10 @@ def leaderboard(methods: Sequence[Method]) -> list[Place]:
         )
         for method in methods
     ]
-    return sorted(places, key=lambda place: -(place.at["bytes"] or 0.0))
+    sign = methods[0].measure.sign if methods else 1
+    return sorted(places, key=lambda place: -np.inf if (at := place.at["bytes"]) is None else sign * at, reverse=True)
 
 
 def _mean_within(runs: Sequence[Record], cost: str, budget: float) -> float | None:
     found = [within(run, cost, budget) for run in runs]
-    return None if None in found else statistics.fmean(each.accuracy for each in found if each is not None)
+    return None if None in found else statistics.fmean(each.score for each in found if each is not None)

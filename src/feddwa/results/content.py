@@ -9,7 +9,8 @@ costs       bytes_down, bytes_up, flops: of a participating client in a round, m
             round; seconds: of the whole run, its share where runs shared the device
 series      accuracies in percent by round: "before.all" (one longer: the models that the run delivers),
             "before.participants_weighted" (the paper's metric), ...: see `metrics.round_line`
-clients     every client's accuracy at the end, in percent
+clients     every client's accuracy at the end, in percent; null where targets are not classes
+metrics     where the run has any: name -> "before" and "after" training -> mean over clients, by round
 findings    what went wrong: (level, text)
 groups      (N,) the true group of each client, where there are any
 in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
@@ -32,7 +33,7 @@ from feddwa.params import fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.findings import Finding
-from feddwa.results.metrics import Line, series
+from feddwa.results.metrics import Line, metric_series, series
 from feddwa.results.weights import Weights
 
 VERSION = 1
@@ -107,6 +108,8 @@ def make(
         "findings": [list(finding) for finding in findings],
         "summary": dict(summary),
     }
+    if measured := metric_series(lines):
+        content["metrics"] = measured
     if groups is not None:
         content["groups"], content["in_group"] = groups.tolist(), _in_group(lines, weights, groups)
     return content

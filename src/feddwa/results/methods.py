@@ -15,6 +15,7 @@ from feddwa.algorithms import title_of
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.errors import InputError
 from feddwa.plugins import label
+from feddwa.results.measure import Measure
 from feddwa.results.record import Record
 
 SETTING = ("dataset", "partition", "clients")  # what runs in one picture share, besides the partition's options
@@ -33,13 +34,23 @@ class Method:
         return self.runs[0].config.algorithm
 
     @property
+    def measure(self) -> Measure:
+        """What its models are compared by."""
+        return self.runs[0].measure
+
+    @property
+    def rank(self) -> float:
+        """What orders methods, the larger the better: `last`, with its sign turned where lower is better."""
+        return self.measure.sign * self.last if np.isfinite(self.last) else -np.inf
+
+    @property
     def last(self) -> float:
-        """Percent after the last round, mean over clients and seeds."""
+        """By `measure`, after the last round, mean over clients and seeds."""
         return float(np.mean([run.last for run in self.runs]))
 
     @property
     def curve(self) -> np.ndarray:
-        """(R,) percent by round, mean over clients and the seeds that have come so far; nan where none has."""
+        """(R,) by round, mean over clients and the seeds that have come so far; nan where none has."""
         return _over_runs(np.nanmean, [run.curve for run in self.runs])
 
     @property
@@ -50,8 +61,14 @@ class Method:
 
     @property
     def spread(self) -> np.ndarray:
-        """(2, R) percent that a tenth of the clients are below, and a tenth are above."""
-        return _over_runs(partial(np.nanpercentile, q=[10, 90]), [run.accuracy for run in self.runs], (0, 2))
+        """(2, R) what a tenth of the clients are below, and a tenth are above."""
+        return _over_runs(partial(np.nanpercentile, q=[10, 90]), [run.scores for run in self.runs], (0, 2))
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Metric -> (R,) by round, mean over clients and seeds; of metrics that all seeds have."""
+        names = [name for name in self.runs[0].metrics if all(name in run.metrics for run in self.runs)]
+        return {name: _over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
 
     @property
     def traffic(self) -> float:
@@ -126,7 +143,7 @@ def by_method(found: Sequence[Record]) -> list[Method]:
         methods.append(Method(" ".join([_title(key[0]), *special]), own))
     for method in methods:
         _check_seeds(method)
-    return sorted(methods, key=lambda method: (not method.sound, -method.last))
+    return sorted(methods, key=lambda method: (not method.sound, -method.rank))
 
 
 def _check_seeds(method: Method) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Info
-from feddwa.engine import Scores
+from feddwa.engine import Scores, map_scores
 from feddwa.federation import Round
 
 Line = Mapping[str, Any]
@@ -28,11 +28,12 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
     take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
+    "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
     ids, costs = result.cohort.ids, result.costs
-    after = Scores(*(old.index_copy(0, ids, new) for old, new in zip(result.before, result.after, strict=True)))
+    after = map_scores(lambda old, new: old.index_copy(0, ids, new), result.before, result.after)
     missing = by_reason(result.missing)
     return {
         "round": result.cohort.round,
@@ -40,6 +41,8 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "after": _series(after.accuracy, test_sizes, ids, honest),
         "loss_before": _mean(result.before.loss),
         "loss_after": _mean(after.loss),
+        **_metrics("before", result.before),
+        **_metrics("after", after),
         "participants": len(ids),
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
@@ -78,15 +81,39 @@ def final_line(scores: Scores, test_sizes: Tensor, rounds: int, honest: Tensor |
         "round": rounds + 1,
         "before": _series(scores.accuracy, test_sizes, None, honest),
         "loss_before": _mean(scores.loss),
+        **_metrics("before", scores),
     }
 
 
 def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | None) -> dict[str, Any]:
-    """The line of clients.jsonl: percent right of every client before, and of the participants after training."""
-    line: dict[str, Any] = {"round": round, "before": _percent(before.accuracy)}
+    """The line of clients.jsonl: percent right of every client before, and of the participants after training.
+
+    Where targets are not classes it has losses; and it has the run's metrics, name -> of every client.
+    """
+    line: dict[str, Any] = {"round": round, "before": _percent(before.accuracy), **_of_clients("before", before)}
     if after is not None and ids is not None:
-        line |= {"participants": ids.tolist(), "after": _percent(after.accuracy)}
+        line |= {"participants": ids.tolist(), "after": _percent(after.accuracy), **_of_clients("after", after)}
     return line
+
+
+def _metrics(when: str, scores: Scores) -> dict[str, dict[str, float | None]]:
+    """The mean of every metric over the clients for which it is defined; nothing where the run has none."""
+    means = {name: _number(float(values.nanmean()), 6) for name, values in scores.metrics.items()}
+    return {f"metrics_{when}": means} if means else {}
+
+
+def _of_clients(when: str, scores: Scores) -> dict[str, Any]:
+    """Metrics, and losses where there are no accuracies, of single clients."""
+    found: dict[str, Any] = {}
+    if len(scores.accuracy) and not scores.accuracy.isfinite().any():
+        found[f"loss_{when}"] = _numbers_of(scores.loss)
+    if scores.metrics:
+        found[f"metrics_{when}"] = {name: _numbers_of(values) for name, values in scores.metrics.items()}
+    return found
+
+
+def _numbers_of(values: Tensor) -> list[float | None]:
+    return [_number(value, 6) for value in values.tolist()]
 
 
 def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
@@ -113,6 +140,31 @@ def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
 
 
+def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, list[float | None]]]:
+    """Metric -> "before" and "after" training -> its mean over clients, by round."""
+    names = lines[0].get("metrics_before", {})
+    return {
+        name: {
+            when: [line[f"metrics_{when}"][name] for line in lines if f"metrics_{when}" in line]
+            for when in ("before", "after")
+        }
+        for name in names
+    }
+
+
+def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
+    """Of every metric, before training: the last, the mean of the last ten, and the highest and lowest of all rounds.
+
+    Which of these is the best is the metric's own affair.
+    """
+    found = {}
+    for name, own in metric_series(lines).items():
+        told, known = milestones(own["before"]), [value for value in own["before"] if value is not None]
+        extremes = {"highest": max(known, default=None), "lowest": min(known, default=None)}
+        found[name] = {"last": told["last"], "mean_last_10": told["mean_last_10"], **extremes}
+    return found
+
+
 def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.device) -> dict[str, Any]:
     """What a run came to, for people; names: what stands before it."""
     rounds = [line for line in lines if "participants" in line]
@@ -122,6 +174,7 @@ def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.de
         **names,
         "accuracy": summarise(lines),
         "loss": summarise_loss(lines),
+        **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
         "missing": summarise_missing(lines),
         **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
         "seconds": round(seconds, 2),

@@ -22,7 +22,8 @@ from feddwa.params import fields_of, typed
 from feddwa.results import checks, findings, runs, weights
 from feddwa.results.content import Content, expand
 from feddwa.results.findings import Finding
-from feddwa.results.metrics import series
+from feddwa.results.measure import ACCURACY, LOSS, Measure
+from feddwa.results.metrics import metric_series, series
 from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
 from feddwa.results.weights import Weights
 
@@ -36,7 +37,7 @@ class Record:
     path: Path  # of the run directory, or of the file of published results
     config: RunConfig
     lines: list[dict[str, Any]]  # of metrics.jsonl
-    accuracy: np.ndarray  # (R, N) percent of every client before each line's round, nan where it is not known
+    scores: np.ndarray  # (R, N) by `measure`, of every client before each line's round; nan where it is not known
     weights: Sequence[Weights]  # read from the disk when they are asked for
     partition: Description | None
     finished: bool
@@ -57,20 +58,33 @@ class Record:
         """Percent by round, nan where there is none: "before.all", "after.participants_weighted", ..."""
         return {name: np.array(values, dtype=float) for name, values in series(self.lines).items()}
 
+    @cached_property
+    def measure(self) -> Measure:
+        """What its models are compared by: accuracy, or where targets are not classes the loss."""
+        return ACCURACY if np.isfinite(self.series["before.all"]).any() else LOSS
+
     @property
     def curve(self) -> np.ndarray:
-        """(R,) percent, mean over all clients; of a federation over those that answered, nan where nobody did."""
-        return self.series["before.all"]
+        """(R,) by `measure`, mean over all clients; of a federation over those that answered, nan where nobody did."""
+        if self.measure is ACCURACY:
+            return self.series["before.all"]
+        return np.array([line.get("loss_before") for line in self.lines], dtype=float)
 
     @property
     def last(self) -> float:
-        """Percent after the last round whose models were evaluated, mean over clients."""
-        return float(self.curve[np.isfinite(self.curve)][-1])
+        """By `measure`, after the last round whose models were evaluated, mean over clients."""
+        return float([np.nan, *self.curve[np.isfinite(self.curve)]][-1])
 
     @property
     def best(self) -> tuple[float, int]:
-        """The highest percent, mean over clients, and the round after which it was reached."""
-        return float(np.nanmax(self.curve)), int(self.rounds[np.nanargmax(self.curve)])
+        """The best value, mean over clients, and the round after which it was reached."""
+        known = np.where(np.isfinite(self.curve), self.measure.sign * self.curve, -np.inf)
+        return float(self.curve[known.argmax()]), int(self.rounds[known.argmax()])
+
+    @cached_property
+    def metrics(self) -> Mapping[str, np.ndarray]:
+        """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined."""
+        return {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
 
     @property
     def lockstep(self) -> int:
@@ -171,13 +185,13 @@ def from_content(path: Path, content: Content) -> Record:
     config = _from_json(path, content)
     clients = len(content["clients"])
     lines = expand(content, max(1, int(config.participation * clients + 1e-9)))
-    accuracy = np.full((len(lines), clients), np.nan)
-    accuracy[-1] = content["clients"]
+    scores = np.full((len(lines), clients), np.nan)
+    scores[-1] = content["clients"]
     kept = [
         Weights(int(number), np.arange(clients), np.array(matrix) / 1000)
         for number, matrix in content.get("weights", {}).items()
     ]
-    return Record(path, config, lines, accuracy, sorted(kept, key=lambda each: each.round), None, True, content)
+    return Record(path, config, lines, scores, sorted(kept, key=lambda each: each.round), None, True, content)
 
 
 def _from_json(path: Path, content: Content) -> RunConfig:
@@ -207,13 +221,13 @@ def read_run(path: Path) -> Record:
             if len(found) != (config.rounds or 0) + 1:
                 raise checks.damaged(path / name, f"{len(found)} lines of {config.rounds} rounds and the final models")
     count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
-    accuracy = _accuracy(path, clients[:count], config.clients or 0)
-    partition, total = checks.read_partition(path / PARTITION), accuracy.shape[1]
+    scores = _scores(path, clients[:count], config.clients or 0)
+    partition, total = checks.read_partition(path / PARTITION), scores.shape[1]
     if partition is not None and count and len(partition.counts) != total:
         raise checks.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
     stored = weights.read(path, total or None)
     known = sum(1 <= number <= count for number in stored.rounds)  # a run that is under way may have written more
-    return Record(path, config, lines[:count], accuracy, stored[:known], partition, content is not None, content or {})
+    return Record(path, config, lines[:count], scores, stored[:known], partition, content is not None, content or {})
 
 
 def _config(path: Path) -> RunConfig:
@@ -228,15 +242,12 @@ def _config(path: Path) -> RunConfig:
         raise InputError(known if known.startswith(str(file)) else f"{file}: {error}") from None
 
 
-def _accuracy(path: Path, clients: Sequence[Sequence[float | None]], expected: int) -> np.ndarray:
-    """(R, N) percent of every client, nan where it has none: a federation's may come late, or not answer."""
+def _scores(path: Path, clients: Sequence[Sequence[float | None]], expected: int) -> np.ndarray:
+    """(R, N) of every client, nan where it has none: a federation's may come late, or not answer."""
     if not clients:
         return np.zeros((0, 0))
     total = max(map(len, clients))
     if not (path / FEDERATION).exists() and {len(line) for line in clients} != {expected}:
         raise checks.damaged(path / CLIENTS, f"a line is not one of {expected} clients, which {CONFIG} has")
     whole = [[*line, *[None] * (total - len(line))] for line in clients]
-    accuracy = np.array(whole, dtype=float).reshape(len(clients), total)
-    if not np.isfinite(accuracy).any():
-        raise InputError(f"{path}: its targets are not classes, so there is no accuracy to draw")
-    return accuracy
+    return np.array(whole, dtype=float).reshape(len(clients), total)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.data.federated import FederatedData
+from feddwa.data.federated import FederatedData, Inputs
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.rows import concat, tensors
 from feddwa.engine.types import Parts
@@ -65,7 +65,7 @@ def stacked_engine(engines: Sequence[Engine]) -> Engine:
 def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
     """For each federation's engine one that trains with the others."""
     parts = [engine.data for engine in engines]
-    lengths = [0 if _same_samples(parts) else len(data.x) for data in parts[:-1]]
+    lengths = [0 if _same_samples(parts) else len(data.y) for data in parts[:-1]]
     offsets = itertools.accumulate(lengths, initial=0)
     return [
         _engine_like(LockstepEngine, engine, sample_offset=offset, lockstep=len(engines))
@@ -201,7 +201,7 @@ class _Worker(Generic[T]):
 
 def _engine_like(kind: type[Any], engine: Engine, **changes: Any) -> Any:
     """An engine of a kind with another one's settings, and compiled programs of its own."""
-    same = ("module", "data", "settings", "seed", "loss", "dtype", "tensor_cores")
+    same = ("module", "data", "settings", "seed", "loss", "dtype", "tensor_cores", "metrics")
     return kind(**{**{name: getattr(engine, name) for name in same}, **changes})
 
 
@@ -215,5 +215,12 @@ def _join_data(parts: Sequence[FederatedData]) -> FederatedData:
     first = parts[0]
     if _same_samples(parts):
         return replace(first, splits={})
-    x, y = (torch.cat([getattr(data, name) for data in parts]) for name in ("x", "y"))
-    return replace(first, x=x, y=y, splits={})
+    return replace(first, x=_join_inputs([data.x for data in parts]), y=torch.cat([d.y for d in parts]), splits={})
+
+
+def _join_inputs(parts: Sequence[Inputs]) -> Inputs:
+    """Samples (n_i, *shape) one behind the other; of several inputs each by itself."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat([part for part in parts if isinstance(part, Tensor)])
+    return {name: torch.cat([part[name] for part in parts if not isinstance(part, Tensor)]) for name in first}

@@ -8,7 +8,11 @@ const $ = (id) => document.getElementById(id);
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = () => document.documentElement.dataset.theme === "dark";
 const percent = (value, digits = 1) => (value === null ? "–" : `${value.toFixed(digits)} %`);
+// Values of what methods are compared by: accuracy in percent, or a loss.
 const signed = (value, digits = 1) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
+const written = (value) => (data.measure.unit ? value.toFixed(1) : String(Number(value.toPrecision(4))));
+const reading = (value) => (value === null ? "–" : `${written(value)}${data.measure.unit}`);
+const gained = (value) => `${value > 0 ? "+" : ""}${written(value)}${data.measure.sign > 0 ? " points" : " of loss"}`;
 const hue = (method) => (dark() ? method.dark : method.light);
 const seeds = () => new Set(data.runs.map((run) => run.seed)).size;
 const nameOf = (run) => data.methods[run.method].name + (seeds() > 1 ? `, seed ${run.seed}` : "");

@@ -240,10 +240,10 @@ function explorer() {
       lines.push(more);
     }
     $("partners").replaceChildren(...lines);
-    const last = run.accuracy[client].at(-1), part = partition();
+    const last = run.scores[client].at(-1), part = partition();
     const sizes = part ? `, ${part.train[client]} training and ${part.test[client]} test samples` : "";
-    const gain = run.gain ? `, ${signed(run.gain[client])} points over training alone` : "";
-    $("client-facts").textContent = `${clientName(client, part)}${sizes}; accuracy in the end ${percent(last)}${gain}`;
+    const gain = run.gain ? `, ${gained(run.gain[client])} ${data.measure.sign > 0 ? "over" : "below"} training alone` : "";
+    $("client-facts").textContent = `${clientName(client, part)}${sizes}; ${data.measure.name} in the end ${reading(last)}${gain}`;
     own.forEach((view) => view.redraw());
   }
 
@@ -264,14 +264,14 @@ function explorer() {
     const alone = data.runs.find((each) => each.seed === run.seed && each !== run && data.methods[each.method].name === "Local");
     const line = (each) => ({
       name: data.methods[each.method].name, type: "line", showSymbol: false, color: hue(data.methods[each.method]),
-      lineStyle: { width: 2, type: data.methods[each.method].dash }, emphasis: { disabled: true }, data: each.accuracy[client].map((y, x) => [x, y]),
+      lineStyle: { width: 2, type: data.methods[each.method].dash }, emphasis: { disabled: true }, data: each.scores[client].map((y, x) => [x, y]),
     });
     return {
       legend: { top: 0, right: 0, itemWidth: 18, itemHeight: 2, icon: "rect", textStyle: { color: style("--soft") }, selectedMode: false },
       grid: { left: 40, right: 10, top: 24, bottom: 40 },
       xAxis: axis({ type: "value", name: "finished rounds", ...below, nameGap: 24, minInterval: 1, max: "dataMax", splitLine: { show: false } }),
-      yAxis: axis({ type: "value", min: 0, max: 100, interval: 25, axisLabel: { formatter: "{value} %" } }),
-      tooltip: tooltip({ trigger: "axis", formatter: (points) => tip(`after round ${points[0].axisValue}`, points.map((point) => [point.color, point.seriesName, percent(point.value[1])])) }),
+      yAxis: axis(data.measure.unit ? { type: "value", min: 0, max: 100, interval: 25, axisLabel: { formatter: "{value} %" } } : { type: "value", scale: true }),
+      tooltip: tooltip({ trigger: "axis", formatter: (points) => tip(`after round ${points[0].axisValue}`, points.map((point) => [point.color, point.seriesName, reading(point.value[1])])) }),
       series: [line(run), ...(alone ? [line(alone)] : [])],
     };
   }

@@ -14,18 +14,18 @@ function gain() {
     const run = data.runs[$("gain-run").value], partition = data.partitions[run.seed];
     const order = [...run.gain.keys()].sort((one, two) => run.gain[two] - run.gain[one] || one - two);
     const count = (test) => run.gain.filter(test).length;
-    const [better, worse] = [count((each) => each > 0.05), count((each) => each < -0.05)];
+    const [better, worse] = [count((each) => each > data.measure.level), count((each) => each < -data.measure.level)];
     $("gain-note").textContent =
-      `Accuracy after the last round, compared with the same client training alone. With ${nameOf(run)}, ${better} of ${run.gain.length} clients gained, ` +
+      `${data.measure.name[0].toUpperCase()}${data.measure.name.slice(1)} after the last round, compared with the same client training alone. With ${nameOf(run)}, ${better} of ${run.gain.length} clients gained, ` +
       `${worse} lost and ${run.gain.length - better - worse} stayed level. A client with few test samples moves in big steps.`;
     const { label, room } = clientLabels(partition);
     return {
       grid: { left: 52, right: 18, top: 30, bottom: 46 + room },
       xAxis: axis({ type: "category", data: order.map(String), axisLabel: { ...label, rotate: room ? 90 : 0 }, name: "client, from the one that gained most", ...below, nameGap: 28 + room }),
-      yAxis: axis({ type: "value", name: "points over Local", nameTextStyle: { align: "left", color: style("--soft") } }),
+      yAxis: axis({ type: "value", name: data.measure.gains, nameTextStyle: { align: "left", color: style("--soft") } }),
       tooltip: tooltip({ trigger: "axis", axisPointer: { type: "shadow" }, formatter: ([point]) => {
-        const client = Number(point.name), local = run.accuracy[client].at(-1) - run.gain[client];
-        return tip(clientName(client, partition), [["", nameOf(run), percent(run.accuracy[client].at(-1))], ["", "alone", percent(local)], ["", "difference", `${signed(run.gain[client])} points`]]);
+        const client = Number(point.name), local = run.scores[client].at(-1) - data.measure.sign * run.gain[client];
+        return tip(clientName(client, partition), [["", nameOf(run), reading(run.scores[client].at(-1))], ["", "alone", reading(local)], ["", "difference", gained(run.gain[client])]]);
       } }),
       series: [{ type: "bar", barCategoryGap: "30%", data: order.map((client) => ({ value: run.gain[client], itemStyle: { color: style(run.gain[client] < 0 ? "--bad" : "--good") } })) }],
     };
@@ -59,7 +59,7 @@ function partitions() {
         text: [`${most} samples`, "0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() } },
       tooltip: tooltip({ formatter: ({ value }) => {
         const client = order[last - value[1]];
-        return tip(clientName(client, part), [["", `samples of class ${part.classes[value[0]]}`, value[2]], ["", "of", `${part.train[client]} to train, ${part.test[client]} to test`]]);
+        return tip(clientName(client, part), [["", `samples of ${part.classes.length > 1 ? "class " : ""}${part.classes[value[0]]}`, value[2]], ["", "of", `${part.train[client]} to train, ${part.test[client]} to test`]]);
       } }),
       series: [{ type: "heatmap", data: cells, itemStyle: { borderColor: style("--paper"), borderWidth: 1 }, progressive: 0 }, frames([], cuts)],
     };
@@ -77,8 +77,8 @@ function pareto(id, cost, title, unit) {
     const least = Math.min(...points.filter(({ x }) => x > 0).map(({ x }) => x)), most = Math.max(...points.map(({ x }) => x));
     const free = least / Math.max(2, (most / least) ** 0.35); // where what costs nothing is drawn, for a logarithm has no zero
     points.forEach((point) => (point.at = point.x > 0 ? point.x : free));
-    const front = [...points].sort((one, two) => one.at - two.at || two.y - one.y)
-      .filter((point, i, sorted) => sorted.slice(0, i).every((other) => other.y < point.y));
+    const front = [...points].sort((one, two) => one.at - two.at || data.measure.sign * (two.y - one.y))
+      .filter((point, i, sorted) => sorted.slice(0, i).every((other) => data.measure.sign * (point.y - other.y) > 0));
     const nothing = points.some(({ x }) => !x);
     const room = (most / (nothing ? free : least)) ** 0.12 || 1.2;
     const narrow = points.length > 6; // names of those on the line only; the others are told by pointing at them
@@ -88,8 +88,8 @@ function pareto(id, cost, title, unit) {
       xAxis: axis({ type: "log", min: (nothing ? free : least) / room, max: most * room, axisLabel: {
         formatter: unit, customValues: ticks(nothing ? free : null, least, most), hideOverlap: true, ...(nothing ? { formatter: (value) => (value <= free * 1.001 ? "0" : unit(value)) } : {}) },
         splitLine: { show: false } }),
-      yAxis: axis({ type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: "{value} %" } }),
-      tooltip: tooltip({ formatter: ({ data: item }) => item.method && tip(item.method.name, [["", "accuracy", percent(item.value[1])], ["", title, unit(item.x)]]) }),
+      yAxis: axis({ type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: `{value}${data.measure.unit}` } }),
+      tooltip: tooltip({ formatter: ({ data: item }) => item.method && tip(item.method.name, [["", data.measure.name, reading(item.value[1])], ["", title, unit(item.x)]]) }),
       series: [
         { type: "line", data: front.map(({ at, y }) => [at, y]), showSymbol: false, silent: true, color: style("--soft"), lineStyle: { width: 1, type: "dotted" }, z: 1 },
         { type: "scatter", symbolSize: 12, data: points.map(({ method, x, y, at }) => ({

@@ -1,0 +1,65 @@
+"""The number by which the models of a run are compared: accuracy, or the loss where targets are not classes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How good models are, as a number: what it is called, how it is written, and which way is better."""
+
+    name: str
+    unit: str  # behind a value
+    plain: str  # format of a value in sentences
+    fine: str  # and in tables
+    apart: str  # of a difference in tables
+    width: int  # letters of a value in a table
+    sign: int  # 1: higher is better; -1: lower is better
+    level: float  # difference of a client's two values up to which they are called level
+    words: str  # what it is, for somebody who knows nothing of it
+
+    @property
+    def better(self) -> str:
+        """Which way is better."""
+        return "higher" if self.sign > 0 else "lower"
+
+    def text(self, value: float) -> str:
+        """A value in a sentence: "93.1 %", "loss 0.0123"."""
+        return f"{value:{self.plain}}{self.unit}" if self.unit else f"{self.name} {value:{self.plain}}"
+
+    def number(self, value: float) -> str:
+        """A value in a table, whose head tells the unit."""
+        return f"{value:{self.fine}}"
+
+    def gain(self, value: float) -> str:
+        """By how much something is better, in a table; less than 0 where it is worse."""
+        return f"{value:+{self.apart}}"
+
+    def over(self, value: float) -> str:
+        """By how much something is better, in words that the other follows: "+1.2 points over", "0.02 lower than"."""
+        if self.sign > 0:
+            return f"{value:+{self.plain}} points over"
+        return f"{abs(value):{self.plain}} {'lower' if value >= 0 else 'higher'} than"
+
+    def amount(self, value: float) -> str:
+        """A difference in a sentence: "1.2 points", "0.02 of loss"."""
+        return f"{value:{self.plain}} {'points' if self.sign > 0 else 'of loss'}"
+
+    @property
+    def head(self) -> str:
+        """The head of a table's column of values."""
+        return f"{self.name}, {self.unit.strip()}" if self.unit else self.name
+
+    @property
+    def gains(self) -> str:
+        """What gains over Local are counted in, as the head of a column."""
+        return "over Local, points" if self.sign > 0 else "below Local's"
+
+
+ACCURACY = Measure(
+    "accuracy", " %", ".1f", ".2f", ".2f", 6, 1, 0.05,
+    "the share of its own test samples that a client's model answers rightly, in percent",
+)  # fmt: skip
+LOSS = Measure(
+    "loss", "", ".4g", ".4g", ".2g", 7, -1, 1e-6,
+    "the mean loss of a client's model on its own test samples, which has no upper bound and is 0 at best",
+)  # fmt: skip

@@ -1,0 +1,123 @@
+"""Losses and metrics by name: functions of a network's outputs and of the targets.
+
+A loss gives the mean over a batch as a tensor that can be differentiated. A metric is given all test samples of one
+client, as tensors on the CPU, and gives a number; NaN where it is not defined for them.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
+
+from feddwa.plugins import Unfit, check_arguments
+
+ARGUMENTS = ("outputs", "targets")
+
+
+def adopt(function: Any) -> Callable[..., Any]:
+    """A function from outside the package as a loss or a metric; a class without arguments is called for one."""
+    made = function() if inspect.isclass(function) and not _needs(function) else function
+    if not callable(made) or inspect.isclass(made):
+        raise Unfit(f"is a {type(made).__name__}, must be a function of ({', '.join(ARGUMENTS)})")
+    check_arguments(made, ARGUMENTS, getattr(made, "__name__", type(made).__name__))
+    return made  # type: ignore[no-any-return]
+
+
+def _needs(kind: type) -> bool:
+    """Whether a class cannot be called without arguments."""
+    empty, variable = inspect.Parameter.empty, (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = inspect.signature(kind).parameters.values()
+    return any(each.default is empty and each.kind not in variable for each in known)
+
+
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error; outputs and targets have equally many numbers."""
+    return F.mse_loss(*_alike(outputs, targets))
+
+
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error."""
+    return F.l1_loss(*_alike(outputs, targets))
+
+
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Huber's loss: squared below an error of 1, absolute above it."""
+    return F.huber_loss(*_alike(outputs, targets))
+
+
+def bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy of scores before the sigmoid, one for each target from 0 to 1."""
+    return F.binary_cross_entropy_with_logits(*_alike(outputs, targets))
+
+
+def macro_f1(outputs: Tensor, targets: Tensor) -> float:
+    """Mean of the F1 scores of the classes that the client's targets have, in percent."""
+    confusion = _confusion(outputs, targets)
+    right, present = confusion.diagonal(), confusion.sum(1) > 0
+    f1 = 2 * right / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
+    return float(100 * f1[present].mean())
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Mean of the shares of right answers over the classes that the client's targets have, in percent."""
+    confusion = _confusion(outputs, targets)
+    present = confusion.sum(1) > 0
+    return float(100 * (confusion.diagonal()[present] / confusion.sum(1)[present]).mean())
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """Root of the mean squared error."""
+    return float(mse(outputs.double(), targets.double()).sqrt())
+
+
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> float:
+    """Mean absolute error."""
+    return float(mae(outputs.double(), targets.double()))
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the targets' variance that is explained; not defined where they have none."""
+    found, wanted = _alike(outputs.double(), targets.double())
+    total = (wanted - wanted.mean(0)).square().sum()
+    return float(1 - (found - wanted).square().sum() / total) if total > 0 else float("nan")
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": cross_entropy,
+    "mse": mse,
+    "mae": mae,
+    "huber": huber,
+    "bce": bce,
+}
+NUMERIC = ("mse", "mae", "huber")  # losses for which targets are numbers, also where they look like classes
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "macro-f1": macro_f1,
+    "balanced-accuracy": balanced_accuracy,
+    "rmse": rmse,
+    "mae": mean_absolute_error,
+    "r2": r2,
+}
+
+
+def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (B, 1) for targets (B,), and others of as many numbers, in the targets' shape and of their kind."""
+    if outputs.numel() != targets.numel():
+        raise ValueError(f"{outputs.numel()} outputs for {targets.numel()} targets")
+    return outputs.reshape(targets.shape), targets.to(outputs.dtype)
+
+
+def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(C, C) float64: samples by class, and by the class that was found."""
+    if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+        raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
+    classes = outputs.shape[1]
+    counts = torch.bincount(targets * classes + outputs.argmax(1), minlength=classes * classes)
+    return counts.reshape(classes, classes).double()
+
+
+def _shape(value: Tensor) -> tuple[int, ...]:
+    return tuple(value.shape)
