@@ -23,7 +23,7 @@ LAYERS = (
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
-    {"config", "config_file", "tensorboard", "results", "build", "experiment", "calibrate"},
+    {"config", "config_file", "tensorboard", "results", "build", "rates", "experiment", "calibrate"},
     {"doctor", "report", "flower", "cli", "__main__"},
 )
 

@@ -15,10 +15,11 @@ from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
-from feddwa.data.catalogue import OWN
+from feddwa.data.catalogue import OWN, own_defaults
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate, to_device
 from feddwa.data.files import first_line
+from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss, frozen, trainable
@@ -48,11 +49,32 @@ def load_task(config: RunConfig) -> Task:
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
-    """A resolved configuration with what its data decide: `partition` and `clients`, where they are open."""
+    """A resolved configuration with what its data decide, where it is open.
+
+    These are `partition`, `clients`, `model`, `batch_size` and `lr`. A rate to be searched for stays "auto": see
+    `rates.chosen`.
+    """
     partition = config.partition or partitions.default_for(dataset)
-    config = dataclasses.replace(config, partition=partition).resolved()
+    config = dataclasses.replace(fitted(config, inputs_of(dataset)), partition=partition).resolved()
     clients = config.clients or max(1, dataset.owners)
     return dataclasses.replace(config, clients=clients).resolved()
+
+
+def fitted(config: Config, inputs: Inputs) -> Config:
+    """A configuration with the network, batch size and rate that fit its data's inputs, where these are open."""
+    usual = own_defaults(inputs.kind, inputs.shape)
+    if config.model is None and inputs.kind == "several":
+        raise InputError(f"--dataset {config.dataset}: has several inputs ({inputs}); give --model MODULE:CLASS")
+    open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
+    return dataclasses.replace(config, **open_)
+
+
+def decisions(given: RunConfig, known: RunConfig, task: Task) -> list[str]:
+    """What the data have decided of a configuration as it was `given`, a line each: division, network, settings."""
+    lines = [in_words(known, task)] if given.partition is None else []
+    names = {"model": "network {}", "batch_size": "batch size {}", "lr": "rate {}"}
+    open_ = [text.format(getattr(known, key)) for key, text in names.items() if getattr(given, key) is None]
+    return [*lines, f"{', '.join(open_)} (for {inputs_of(task.dataset)})"] if open_ else lines
 
 
 def in_words(config: RunConfig, task: Task) -> str:
@@ -71,7 +93,7 @@ def try_batch(engine: Engine) -> None:
     with torch.no_grad():
         try:
             outputs = engine.module(x)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise InputError(
                 f"model: does not take {x.dtype} samples {tuple(x.shape[1:])}: {first_line(error)}"
             ) from error
@@ -118,17 +140,20 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     """The network of a configuration, initialised from its own key."""
-    if dataset.classes == 0 or dataset.y.ndim != 1 or np.issubdtype(dataset.x.dtype, np.signedinteger):
-        what = "no class labels" if dataset.classes == 0 or dataset.y.ndim != 1 else "token ids"
-        raise InputError(f"--dataset {config.dataset}: has {what}; bring model and loss with feddwa.simulate in Python")
+    if dataset.classes == 0 or dataset.y.ndim != 1:
+        raise InputError(
+            f"--dataset {config.dataset}: has no class labels; bring model and loss with feddwa.simulate in Python"
+        )
+    config = fitted(config, inputs_of(dataset))
     assert config.model is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.shape, dataset.classes)
+        return models.make(config.model, inputs_of(dataset), dataset.classes, config.model_arg)
 
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
+    config = fitted(config, inputs_of(task.dataset))
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype)
@@ -141,7 +166,7 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
 
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
-    return config.model, config.dtype, choose_device(config.device), digest(frozen(engine.module))
+    return config.model, config.model_arg, config.dtype, choose_device(config.device), digest(frozen(engine.module))
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
@@ -160,6 +185,8 @@ def choose_device(name: str) -> torch.device:
 
 def settings_of(config: RunConfig) -> Settings:
     """How clients train."""
+    if config.lr == "auto":
+        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
     return Settings(config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr)
 
 

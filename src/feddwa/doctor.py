@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa.build import choose_device, in_words, load_task, make_engine, make_federation, settled
+from feddwa import rates
+from feddwa.build import choose_device, decisions, load_task, make_engine, make_federation, settled
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
@@ -97,11 +98,12 @@ def _datasets() -> Iterator[Finding]:
 
 def configuration(config: RunConfig) -> Iterator[Finding]:
     """A configuration on its data, and a few rounds of it."""
-    chosen = config.partition is None
     try:
-        config = dataclasses.replace(config, out=None).resolved()
-        task = load_task(config)
-        config = settled(config, task.dataset)
+        given = dataclasses.replace(config, out=None).resolved()
+        task = load_task(given)
+        config = settled(given, task.dataset)
+        search = rates.search(config, task).in_words() if config.lr == "auto" else ""
+        config = rates.chosen(config, task)
         module = make_engine(config, task).module
     except InputError as error:
         yield Finding("error", str(error))
@@ -111,8 +113,8 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
     )
-    if chosen and config.usual_partition is None:
-        yield Finding("ok", in_words(config, task))
+    for line in (*decisions(given, config, task), *filter(None, [search])):
+        yield Finding("ok", line)
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)

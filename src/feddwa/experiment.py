@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn import functional as F
 
-from feddwa import checkpoint, params
+from feddwa import checkpoint, params, rates
 from feddwa.algorithms import Algorithm
 from feddwa.build import (
     check_single_samples,
@@ -91,7 +91,7 @@ def run_tasks(
     """
     jobs = [_resume if config in begun else _run for config in configs]
     pairs = [
-        (settled(dataclasses.replace(config, clients=task.clients), task.dataset), task)
+        (rates.chosen(settled(dataclasses.replace(config, clients=task.clients), task.dataset), task), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
@@ -114,6 +114,7 @@ def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Re
     federation = make_federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
+        rates.write(directory.path, config, task)
         return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
 
 

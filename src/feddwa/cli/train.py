@@ -68,12 +68,16 @@ def run_command(options: RunOptions) -> int:
 
 def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
     """A configuration with what its data decide, which is printed where it was left open."""
-    from feddwa.build import in_words, settled
+    from feddwa import rates
+    from feddwa.build import decisions, settled
 
     known = settled(config, task.dataset)
-    if config.partition is None:
-        console.print(in_words(known, task), highlight=False, markup=False, soft_wrap=True)
-    return known
+    lines = decisions(config, known, task)
+    if known.lr == "auto":
+        lines.append(rates.search(known, task).in_words())
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return rates.chosen(known, task)
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -107,7 +111,8 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     task = load_task(first)
     make_network(first, task.dataset)
     first = told(console, first, task)
-    configs = {name: settled(each, task.dataset) for name, each in configs.items()}
+    config = dataclasses.replace(config, lr=first.lr)
+    configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
     measured = _tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
     configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}

@@ -5,6 +5,7 @@ of its models on its test data, and its FLOPs. Label counts are sent only where 
 written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
+import json
 from collections.abc import Callable
 from logging import ERROR
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from feddwa import __version__, updates
 from feddwa.build import make_engine
+from feddwa.data.inputs import inputs_of
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, put_parts, take_parts
@@ -69,7 +71,7 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "first": site.first,
         "clients": site.clients,
         "total": site.task.clients,
-        "shape": list(dataset.shape),
+        "inputs": json.dumps(inputs_of(dataset).as_json(), sort_keys=True),
         "classes": dataset.classes,
         "names": names_digest(dataset),
     }

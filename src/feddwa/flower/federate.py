@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from feddwa.build import in_words, load_task, make_network, settled
+from feddwa import rates
+from feddwa.build import decisions, load_task, make_network, settled
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
@@ -58,9 +59,12 @@ def federate(
     task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
-    if config.partition is None:
-        config = settled(config, task.dataset)
-        tell(in_words(config, task))
+    given, config = config, settled(config, task.dataset)
+    for line in decisions(given, config, task):
+        tell(line)
+    if config.lr == "auto":
+        tell(rates.search(config, task).in_words())
+        config = rates.chosen(config, task)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")

@@ -5,9 +5,10 @@ description of itself decides only which *free* rows it is given when it joins. 
 no other key can claim them, and a node that leaves keeps them.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from flwr.app import RecordDict
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa import __version__
+from feddwa.data.inputs import Inputs, Kind
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 
@@ -29,7 +31,7 @@ class NodeDescription:
     first: int  # the first row that it asks for; -1: any
     clients: int  # k, the number of its clients
     total: int  # clients of the whole partition, of which the node has a block
-    task: tuple[Any, ...]  # shape of a sample, number of classes, digest of their names: the same for all nodes
+    task: tuple[Any, ...]  # inputs of the network, number of classes, digest of their names: the same for all nodes
     train: Tensor  # (k,) training samples
     test: Tensor  # (k,) test samples
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
@@ -41,9 +43,9 @@ class NodeDescription:
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
         first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
-        shape, classes = codec.setting(facts, "shape", list), codec.setting(facts, "classes", int)
+        inputs, classes = _inputs(codec.setting(facts, "inputs", str)), codec.setting(facts, "classes", int)
         in_place = first == -1 or 0 <= first <= total - clients
-        if not 1 <= clients <= MOST or not in_place or not 1 <= classes <= 2**20 or not all(n > 0 for n in shape):
+        if not 1 <= clients <= MOST or not in_place or not 1 <= classes <= 2**20:
             raise Malformed("a node that holds nothing, or too much")
         tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
         shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
@@ -54,7 +56,7 @@ class NodeDescription:
             if not bool(((value >= (name != "labels")) & (value < LARGEST)).all()):
                 raise Malformed(f"sizes: {name} out of range")
         labels = tensors["labels"] if disclosed else torch.zeros(clients, classes, dtype=torch.int64)
-        task = (tuple(shape), classes, codec.setting(facts, "names", str))
+        task = (inputs, classes, codec.setting(facts, "names", str))
         return cls(first, clients, total, task, tensors["train"], tensors["test"], labels)
 
 
@@ -108,10 +110,27 @@ class Registry:
 
     def facts(self) -> dict[str, Any]:
         """Everything else, for a checkpoint."""
-        return {"rows": self.rows, "task": self.task}
+        task = None if self.task is None else (self.task[0].as_json(), *self.task[1:])
+        return {"rows": self.rows, "task": task}
 
     @classmethod
     def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
         """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
-        shape, classes, names = facts["task"]
-        return cls(dict(facts["rows"]), (tuple(shape), classes, names), tree["train"], tree["test"], tree["labels"])
+        inputs, classes, names = facts["task"]
+        task = Inputs.from_json(inputs), classes, names
+        return cls(dict(facts["rows"]), task, tree["train"], tree["test"], tree["labels"])
+
+
+def _inputs(text: str) -> Inputs:
+    """The inputs that a node says to have; raises Malformed where these are none that a network can be built for."""
+    try:
+        inputs = Inputs.from_json(json.loads(text))
+        parts = [inputs, *inputs.parts.values()]
+        numbers = [number for part in parts for number in (*part.shape, part.vocabulary + 1)]
+        right = all(type(number) is int and number > 0 for number in numbers)
+        right &= all(part.kind in get_args(Kind) for part in parts)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        right = False
+    if not right:
+        raise Malformed("inputs that no network has")
+    return inputs

@@ -47,6 +47,8 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
 
     simulated: nodes have no keys, as in Flower's simulation. An unfinished run in `config.out` is continued.
     """
+    if config.lr == "auto":
+        raise InputError("run config lr: must be a number, as only the nodes have data to try rates on")
     if config.partition is None:
         raise InputError("run config partition: must be given where dataset is a path, as only the nodes have the data")
     coordinator = Coordinator(grid, config, simulated)
@@ -59,7 +61,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     elif not begun:
         runs.check_free(str(path))
     coordinator.start()
-    plain = plain_config(config, coordinator.registry.clients, path)
+    plain = plain_config(coordinator.config, coordinator.registry.clients, path)
     facts = {"options": _options(config)}
     opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
     with opened as directory:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
+from feddwa.data.inputs import Inputs
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Message, Model, Scores
@@ -51,9 +52,9 @@ class ShapeProbe:
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
-    def of(cls, config: FlowerConfig, shape: tuple[int, ...], classes: int) -> "ShapeProbe":
-        """The probe of a run whose samples have `shape` and whose labels are 0 to classes - 1."""
-        x, y = np.zeros((SAMPLES + 1, *shape), dtype=np.float32), np.zeros(SAMPLES + 1, dtype=np.int64)
+    def of(cls, config: FlowerConfig, inputs: Inputs, classes: int) -> "ShapeProbe":
+        """The probe of a run on these inputs, whose labels are 0 to classes - 1."""
+        x, y = inputs.blank(SAMPLES + 1), np.zeros(SAMPLES + 1, dtype=np.int64)
         rows = np.arange(SAMPLES + 1)
         task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
         engine: Engine = make_engine(config, task)
