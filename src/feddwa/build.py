@@ -19,6 +19,7 @@ from feddwa.data.catalogue import OWN, own_defaults
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate, to_device
 from feddwa.data.files import first_line
+from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
@@ -33,9 +34,9 @@ from feddwa.plugins import by_owners
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def load_task(config: RunConfig) -> Task:
-    """Load and divide the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir)
+def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
+    """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
+    dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if dataset.classes == 1:
         raise InputError(
             f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
@@ -63,6 +64,8 @@ def settled(config: Config, dataset: Dataset) -> Config:
 def fitted(config: Config, inputs: Inputs) -> Config:
     """A configuration with the network, batch size and rate that fit its data's inputs, where these are open."""
     usual = own_defaults(inputs.kind, inputs.shape)
+    if config.model not in (None, usual.model):  # of other networks it is not known which rate trains them
+        usual = OWN
     if config.model is None and inputs.kind == "several":
         raise InputError(f"--dataset {config.dataset}: has several inputs ({inputs}); give --model MODULE:CLASS")
     open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
+from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import AtMost, Option, Repeats
 from feddwa.plugins import ALGORITHMS, DATASETS, MODELS, PARTITIONS, by_owners, label, located
@@ -28,7 +29,7 @@ WHERE_AND_HOW = ("data_dir", "device", "backend", "chunk", "checkpoint_every", "
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -151,6 +152,9 @@ class RunConfig:
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         require(self.seed >= 0, "--seed", self.seed, "from 0 to 2^63 - 1")
+        if self.given() and DATASETS.knows(self.dataset):
+            self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
+        self.check_options()
         if self.fault:
             from feddwa.faults import Faults
 

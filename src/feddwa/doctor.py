@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa import rates
-from feddwa.build import choose_device, decisions, load_task, make_engine, make_federation, settled
+from feddwa.build import choose_device, load_task, make_engine, make_federation
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
@@ -23,6 +22,7 @@ from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.federation import Round
+from feddwa.rates import decided
 from feddwa.results import metrics
 from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
 from feddwa.results.metrics import Line
@@ -101,9 +101,7 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     try:
         given = dataclasses.replace(config, out=None).resolved()
         task = load_task(given)
-        config = settled(given, task.dataset)
-        search = rates.search(config, task).in_words() if config.lr == "auto" else ""
-        config = rates.chosen(config, task)
+        config, lines = decided(given, task)
         module = make_engine(config, task).module
     except InputError as error:
         yield Finding("error", str(error))
@@ -113,8 +111,8 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
     )
-    for line in (*decisions(given, config, task), *filter(None, [search])):
-        yield Finding("ok", line)
+    yield from (Finding("ok", line) for line in lines)
+    yield from (Finding("note", text) for text in task.dataset.notes)
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
     yield from _batchnorm(module, description, config)

@@ -28,7 +28,8 @@ from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, unknown
 
 LIBRARIES = ("torchvision", "timm", "hf")  # that have networks by name, see feddwa.models.libraries
-REFERENCE = re.compile(r"(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+HUB = "hf:"  # before the name of a repository of the Hugging Face hub
+REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
 class Unfit(ValueError):
@@ -79,7 +80,8 @@ class Registry:
 
     def knows(self, name: str) -> bool:
         """Whether it is a name, or has the form of a reference."""
-        return name in entries(self.kind) or is_reference(name) or name in self.plugins()
+        library = self.kind == "model" and library_of(name)
+        return bool(library) or name in entries(self.kind) or is_reference(name) or name in self.plugins()
 
     def name_of(self, value: object) -> str:
         """The name of something built in, a reference to anything else."""
@@ -100,7 +102,7 @@ PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
 
 def check_dataset(name: str) -> None:
     """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
-    if not DATASETS.knows(name) and not Path(name).exists():
+    if not (DATASETS.knows(name) or name.startswith(HUB) or Path(name).exists()):
         valid = ", ".join(DATASETS)
         raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
 
@@ -118,8 +120,13 @@ def library_of(name: str) -> str:
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name has the form MODULE:ATTRIBUTE, FILE.py:ATTRIBUTE or LIBRARY:NAME."""
-    return REFERENCE.fullmatch(name) is not None or library_of(name) != ""
+    """Whether a name has the form MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE."""
+    return REFERENCE.fullmatch(name) is not None
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a name leads to code or weights outside this package: a reference, LIBRARY:NAME or NAME@FILE."""
+    return is_reference(name) or library_of(name) != "" or "@" in name
 
 
 def label(name: str) -> str:

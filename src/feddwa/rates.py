@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa.build import check_single_samples, make_engine
+from feddwa.build import check_single_samples, decisions, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Model, keys
@@ -50,6 +50,15 @@ class Search:
         tried = ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in self.losses.items())
         where = f"held-out training loss of client {self.client} after {self.steps} steps"
         return f"--lr auto: {self.rate:g} ({where}: {tried})"
+
+
+def decided(given: Config, task: Task) -> tuple[Config, list[str]]:
+    """A configuration with all that its data decide, and in words, a line each, what was left open or searched for."""
+    known = settled(given, task.dataset)
+    lines = decisions(given, known, task)
+    if known.lr == "auto":
+        lines.append(search(known, task).in_words())
+    return chosen(known, task), lines
 
 
 def chosen(config: Config, task: Task) -> Config:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from feddwa.build import load_task
 from feddwa.config import RunConfig
+from feddwa.data.options import DataOptions
 from feddwa.data.own import assemble, load_own
 from feddwa.data.partition import make
 from feddwa.data.sources import load
@@ -92,7 +93,7 @@ def test_bad_folders_are_named(tmp_path):
     refuses(tmp_path / "broken", "1.png: not a readable image")
     refuses(tmp_path / "nothing", "no such file or folder")
     (tmp_path / "data.xls").write_bytes(b"")
-    refuses(tmp_path / "data.xls", "must be a folder or a file .npz, .parquet or .csv")
+    refuses(tmp_path / "data.xls", "must be a folder or a file .npz, .csv, .tsv, .parquet")
 
 
 # Arrays.
@@ -174,9 +175,9 @@ def test_csv_with_label_and_client(tmp_path):
 
 def test_other_column_names(tmp_path):
     (tmp_path / "own.csv").write_text("a,target,site\n" + "".join(f"{i},{i % 2},{i % 4}\n" for i in range(20)))
-    data = load_own(tmp_path / "own.csv", label="target", client="site")
+    data = load_own(tmp_path / "own.csv", DataOptions(label="target", client="site"))
     assert (data.x.shape, data.classes, data.owners) == ((20, 1), 2, 4)
-    refuses(tmp_path / "own.csv", "no label column; looked for 'label', the file has a, target, site")
+    refuses(tmp_path / "own.csv", "no label column; looked for 'label'", "has a, target, site; name it with --label")
 
 
 def test_parquet_with_tokens_images_and_a_test_file(tmp_path):
@@ -196,10 +197,10 @@ def test_parquet_with_tokens_images_and_a_test_file(tmp_path):
 
 def test_bad_tables_are_named(tmp_path):
     file = tmp_path / "own.csv"
-    file.write_text("name,label\nanna,1\nbert,2\n")
-    refuses(file, "column 'name' holds string; features must be numbers")
+    file.write_text("name,label\nanna,1\nbert,2\nchris,1\ndora,2\n")
+    refuses(file, "column 'name' has a different text in every row; --drop name leaves it out")
     file.write_text("a,label\n1,1\n,2\n3,1\n")
-    refuses(file, "column 'a' has missing or infinite values")
+    refuses(file, "row 2 has no value in column 'a'; --impute mean fills it in")
     file.write_text("a,label\n1,1\n2,\n3,1\n")
     refuses(file, "row 2 has no label")
     file.write_text("label\n1\n2\n")

@@ -186,7 +186,7 @@ def test_columns_that_are_no_names_or_numbers_are_refused(tmp_path):
         pq.write_table(pa.table({"tokens": nested, "label": [0, 1] * 2}), file)
         refuses(file, "column 'tokens' holds list", "lists must hold numbers")
     pq.write_table(pa.table({"tokens": [[1.0, None]] * 4, "label": [0, 1] * 2}), file)
-    refuses(file, "column 'tokens' has missing or infinite values")
+    refuses(file, "row 1 has a missing or infinite value in column 'tokens'")
     for labels_ in ([[0], [1]] * 2, [{"a": 1}] * 4, [b"\xff"] * 4):
         pq.write_table(pa.table({"a": [1.0] * 4, "label": labels_}), file)
         refuses(file, "column 'label' holds", "must be numbers or names")

@@ -28,7 +28,7 @@ def test_every_option_survives(algorithm):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rondes": 3}, "run config: unknown name 'rondes'; valid: algorithm, "),
+        ({"rondes": 3}, "run config: unknown name 'rondes'; valid: .*, algorithm, "),
         ({"rounds": "many"}, "run config rounds: got 'many', must be a whole number"),
         ({"param": 3}, "run config param"),
         ({"min-nodes": 0}, "--min-nodes"),

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from feddwa.config import RunConfig
+from feddwa.data.options import DataOptions
 from feddwa.params import Option
 from feddwa.plugins import check_dataset
 
 
 @dataclass(frozen=True)
-class PartitionConfig:
+class PartitionConfig(DataOptions):
     """Draw who has which data, and say how different the clients are."""
 
     dataset: str = "digits"
@@ -39,9 +40,11 @@ def partition_command(config: PartitionConfig) -> int:
     from feddwa.build import load_task
     from feddwa.cli.train import told
     from feddwa.data import describe
+    from feddwa.report.progress import decoding
     from feddwa.report.terminal import make_console
 
-    task = load_task(run)
+    with decoding() as tell:
+        task = load_task(run, tell)
     description = describe.describe(task.dataset, task.partition)
     console = make_console()
     run = told(console, run, task)

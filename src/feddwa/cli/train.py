@@ -47,7 +47,7 @@ def run_command(options: RunOptions) -> int:
 
     from feddwa.build import load_task
     from feddwa.experiment import run_task
-    from feddwa.report.progress import progress
+    from feddwa.report.progress import decoding, progress
     from feddwa.report.terminal import make_console
     from feddwa.results.runs import check_free, default_path
 
@@ -55,7 +55,8 @@ def run_command(options: RunOptions) -> int:
     console = make_console(options.quiet)
     config = dataclasses.replace(config, out=str(path))
     check_free(config.out)
-    task = load_task(config)
+    with decoding(options.quiet) as tell:
+        task = load_task(config, tell)
     config = told(console, config, task)
     with resumable(path), progress(console, label(config.algorithm), config.rounds or 0, options.quiet) as observe:
         result = run_task(config, task, observe)
@@ -67,17 +68,13 @@ def run_command(options: RunOptions) -> int:
 
 
 def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
-    """A configuration with what its data decide, which is printed where it was left open."""
-    from feddwa import rates
-    from feddwa.build import decisions, settled
+    """A configuration with what its data decide; printed are what was left open and what was done to the data."""
+    from feddwa.rates import decided
 
-    known = settled(config, task.dataset)
-    lines = decisions(config, known, task)
-    if known.lr == "auto":
-        lines.append(rates.search(known, task).in_words())
-    for line in lines:
+    known, lines = decided(config, task)
+    for line in (*(f"{Path(config.dataset).name}: {note}" for note in task.dataset.notes), *lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return rates.chosen(known, task)
+    return known
 
 
 def compare_command(config: CompareConfig) -> int:
@@ -99,7 +96,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.build import load_task, make_network, settled
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
-    from feddwa.report.progress import jobs
+    from feddwa.report.progress import decoding, jobs
     from feddwa.report.terminal import make_console
     from feddwa.results.record import read
     from feddwa.results.runs import COMPARISON, CONFIG
@@ -108,7 +105,8 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     console, results = make_console(quiet=config.quiet), {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
     first = next(iter(configs.values()))
-    task = load_task(first)
+    with decoding(config.quiet) as tell:
+        task = load_task(first, tell)
     make_network(first, task.dataset)
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)

@@ -2,7 +2,7 @@
 
 An entry is a folder `<name>-<key>` with one .npy file per array and a manifest. It is written under another name and
 renamed in one step, so that a reader sees all of it or nothing; of two processes that decode the same data at the same
-time the second finds the place taken and uses the first one's.
+time the second finds the place taken and uses the first one's. Images are decoded straight into the file that stays.
 """
 
 import dataclasses
@@ -13,15 +13,19 @@ import re
 import shutil
 import tempfile
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from feddwa.data.dataset import Dataset
+from feddwa.data.form import InputForm
 from feddwa.errors import InputError
 
-VERSION = 2  # raise it when the decoded form changes, and old entries are not used any more
+VERSION = 3  # raise it when the decoded form changes, and old entries are not used any more
+SCRATCH = ".scratch.npy"  # end of the name of an array on disk that is not a finished one
 log = logging.getLogger(__name__)
 
 
@@ -47,11 +51,19 @@ def find(name: str, key: str | None = None) -> Dataset | None:
 
 def store(name: str, key: str, dataset: Dataset) -> Dataset:
     """Write a dataset and give it back memory-mapped."""
+    return made(name, key, lambda _: dataset)
+
+
+def made(name: str, key: str, make: Callable[[Callable[[tuple[int, ...]], np.ndarray]], Dataset]) -> Dataset:
+    """Write what `make` gives, and give it back memory-mapped.
+
+    make: is given a function of a shape that returns an empty uint8 array on disk; where that becomes `x`, it stays.
+    """
     final = root() / f"{_slug(name)}-{key}"
     try:
         root().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=root(), ignore_cleanup_errors=True) as folder:
-            _write(dataset, Path(folder))
+            _write(make(partial(_scratch, Path(folder))), Path(folder))
             try:
                 Path(folder).rename(final)
             except OSError:
@@ -62,12 +74,34 @@ def store(name: str, key: str, dataset: Dataset) -> Dataset:
     return _read(final)
 
 
+def _scratch(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """An empty array on disk, whose room is reserved: a disk that is full is an error now, and no signal later."""
+    with tempfile.NamedTemporaryFile(suffix=SCRATCH, dir=folder, delete=False) as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+        file.flush()
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, file.tell() + int(np.prod(shape)))
+        else:
+            file.truncate(file.tell() + int(np.prod(shape)))
+    array: np.ndarray = np.load(file.name, mmap_mode="r+")
+    return array
+
+
 def _write(dataset: Dataset, folder: Path) -> None:
     values = {field.name: getattr(dataset, field.name) for field in dataclasses.fields(dataset) if field.init}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        file = Path(str(getattr(array, "filename", "")))
+        if file.parent == folder and np.load(file, mmap_mode="r").shape == array.shape:
+            array.flush()  # type: ignore[attr-defined]  # it is memory-mapped
+            file.rename(folder / f"{name}.npy")
+        else:
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    for left in folder.glob(f"*{SCRATCH}"):
+        left.unlink()
     facts = {name: value for name, value in values.items() if name not in arrays}
+    facts["form"] = None if dataset.form is None else dataset.form.as_json()
     sums = {name: _crc32(array) for name, array in arrays.items()}
     manifest = {"version": VERSION, "facts": facts, "crc32": sums}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
@@ -83,13 +117,14 @@ def _read(entry: Path) -> Dataset:
         if _crc32(array) != manifest["crc32"][name]:
             raise ValueError(f"checksum of {name}.npy")
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in manifest["facts"].items()}
+    facts["form"] = facts["form"] and InputForm.from_json(facts["form"])
     values: dict[str, Any] = {**facts, **arrays}
     return Dataset(**values)
 
 
 def _crc32(array: np.ndarray) -> int:
     """Checksum of the values, at about a gigabyte a second."""
-    return zlib.crc32(np.ascontiguousarray(array).data.cast("B"))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _slug(name: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from feddwa.data.form import InputForm
 from feddwa.errors import InputError
 
 
@@ -27,11 +28,13 @@ class Dataset:
     y: np.ndarray  # (n,) int64 class labels (own data: any target array)
     train_count: int  # rows [0, train_count) are training rows, the rest test rows
     classes: int  # number of classes; 0 where the targets are not class labels
-    mean: tuple[float, ...] = ()  # per channel, on the [0, 1] scale; () = only scale uint8 to [0, 1]
+    mean: tuple[float, ...] = ()  # per channel or feature, bytes as 0 to 1; () = only scale uint8 to [0, 1]
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) natural client number of each row, if the data have owners
     client_names: tuple[str, ...] = ()  # of client 0, 1, ...; () where owners are numbers alone
+    form: InputForm | None = None  # how own files became these samples, to read more of them later
+    notes: tuple[str, ...] = ()  # what was done to the data, in words: rows left out, values filled in
     kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see Task.keep
 
     def __post_init__(self) -> None:
@@ -80,3 +83,16 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[
     # Evenly spaced picks: row p of s is taken where floor((p + 1) * q / s) steps up; exactly q of the s rows are.
     is_test = (place + 1) * quota // size > place * quota // size
     return np.concatenate([np.sort(order[~is_test]), np.sort(order[is_test])]), int((~is_test).sum())
+
+
+def hold_out_last(owner: np.ndarray, when: np.ndarray | None = None, share: float = 0.2) -> tuple[np.ndarray, int]:
+    """The same with the last rows of every owner as its test part, so that none of them is older than a training row.
+
+    when: (n,) what the rows are ordered by; None: they are in order. Rows stay in the order of time.
+    """
+    order = np.lexsort((np.arange(len(owner)), np.zeros(len(owner)) if when is None else when, owner))
+    sizes = np.bincount(owner)
+    wanted = np.clip(np.rint(share * sizes), 1, np.maximum(sizes - 1, 1)).astype(np.int64)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    is_test = place >= np.repeat(sizes - wanted, sizes)
+    return np.concatenate([order[~is_test], order[is_test]]), int((~is_test).sum())

@@ -47,8 +47,8 @@ def numbered(where: str, what: str, values: np.ndarray) -> tuple[np.ndarray, tup
     return numbers.astype(np.int64), names
 
 
-def targets(where: str, y: np.ndarray) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Targets (n, ...), their number of classes and the classes' names.
+def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Targets (n, ...), their number of classes and the classes' names, in a given order where the data have one.
 
     One whole number or name for each sample is a class, whole real numbers among them (0.0, 1.0: what pandas writes
     where a column has had gaps). Other real numbers stay what they are, with 0 classes. Rows of whole numbers are
@@ -65,6 +65,8 @@ def targets(where: str, y: np.ndarray) -> tuple[np.ndarray, int, tuple[str, ...]
             )
         return y.astype(np.int64), int(y.max()) + 1, ()
     labels, names = numbered(where, "label", y)
+    if order:
+        return np.array([order.index(name) for name in names], dtype=np.int64)[labels], len(order), order
     return labels, len(names), names
 
 

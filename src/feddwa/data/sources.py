@@ -12,11 +12,13 @@ from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
 from feddwa.data.dataset import Dataset
 from feddwa.data.files import Tree, first_line
-from feddwa.data.images import decode
+from feddwa.data.images import Tell, decode
+from feddwa.data.options import DataOptions
 from feddwa.data.originals import Raw
+from feddwa.data.own.plan import EVERYBODY
 from feddwa.errors import InputError, require
 from feddwa.plugins import DATASETS as REGISTRY
-from feddwa.plugins import Unfit, accepted, check_dataset
+from feddwa.plugins import HUB, Unfit, accepted, check_dataset
 
 Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; what outside code really returns is checked
 
@@ -29,13 +31,22 @@ def adopt(function: Any) -> Loader:
     return lambda data_dir: function(**dict.fromkeys(names, data_dir))
 
 
-def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`."""
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    options: DataOptions = EVERYBODY,
+    tell: Tell = lambda done, total: None,
+) -> Dataset:
+    """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`.
+
+    options: how own data are read; tell: called with (done, total) while their images are decoded.
+    """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"--data-dir: no folder {data_dir}")
-    if name not in DATASETS and Path(name).exists():
-        return own.load_own(name)
+    if name not in DATASETS and (name.startswith(HUB) or Path(name).exists()):
+        return own.load_own(name, options, tell)
     check_dataset(name)
+    options.refuse_given(f"is about own data, and {name} is not read from files of yours")
     found, data_dir = REGISTRY.find(name), data_dir or os.environ.get("FEDDWA_DATA")
     if isinstance(found, DatasetInfo):
         return _named(found, data_dir)

@@ -1,14 +1,15 @@
-"""Columns of Parquet and CSV files: encoded images in the Hugging Face layout, labels, numbers, token lists."""
+"""Tables from CSV, Parquet and what else has columns: labels, owners, encoded images in the Hugging Face layout."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -16,16 +17,30 @@ from feddwa.data.files import first_line
 from feddwa.data.labels import from_text
 from feddwa.errors import InputError
 
+SUFFIXES = (".csv", ".tsv", ".parquet")
 IMAGE_COLUMNS = ("img", "image")
-TOKENS = "tokens"  # the column of token ids
 TEST_SPLITS = ("test", "val", "valid", "validation")
+BLOCK = 1024  # rows of encoded images that are in memory at once
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what Arrow raises on foreign bytes
 
 
-def split_files(folder: Path, split: str) -> list[Path]:
-    """The Parquet files of a split, `train-00000-of-00003.parquet` and so on or `train.parquet`; all or an error."""
-    files = sorted(f for f in folder.rglob(f"{split}*.parquet") if re.match(rf"{split}(-|\.parquet$)", f.name))
-    parts = [match for f in files if (match := re.search(r"-(\d+)-of-(\d+)", f.name))]
+class Part(NamedTuple):
+    """The rows of one file or object."""
+
+    where: str  # how to speak of it in an error
+    table: pa.Table  # without the column of images
+    is_text: bool = False  # from CSV, where "1" may be a number and "01" is a name
+    image_column: str = ""  # "" where there are no images
+    images: Callable[[], Iterator[tuple[str, bytes]]] = lambda: iter(())  # of every row, each with where it is
+    class_names: Mapping[str, tuple[str, ...]] = {}  # column -> names of its numbers, where the file has them
+    owner: str = ""  # whose rows these are, where the file itself says so
+
+
+def split_files(folder: Path, split: str, suffixes: Sequence[str] = (".parquet",)) -> list[Path]:
+    """The files of a split, `train-00000-of-00003.parquet` and so on or `train.parquet`; all or an error."""
+    found = (file for suffix in suffixes for file in folder.rglob(f"{split}*{suffix}"))
+    files = sorted(file for file in found if re.match(rf"{split}(-|\.[a-z]+$)", file.name))
+    parts = [match for file in files if (match := re.search(r"-(\d+)-of-(\d+)", file.name))]
     if parts:
         missing = set(range(int(parts[0][2]))) - {int(match[1]) for match in parts}
         if missing:
@@ -33,9 +48,14 @@ def split_files(folder: Path, split: str) -> list[Path]:
     return files
 
 
-def held_out_files(folder: Path) -> list[Path]:
+def held_out_files(folder: Path, suffixes: Sequence[str] = (".parquet",)) -> list[Path]:
     """The files of the split that tests: `test`, or the validation split where there is no test split."""
-    return next((files for split in TEST_SPLITS if (files := split_files(folder, split))), [])
+    return next((files for split in TEST_SPLITS if (files := split_files(folder, split, suffixes))), [])
+
+
+def all_files(folder: Path) -> list[Path]:
+    """All tables in a folder, hidden ones left out."""
+    return sorted(f for f in folder.rglob("*") if f.suffix in SUFFIXES and f.is_file() and not f.name.startswith("."))
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
@@ -46,58 +66,136 @@ def open_parquet(file: Path) -> pq.ParquetFile:
         raise InputError(f"{file}: not a readable Parquet file, truncated or foreign ({first_line(error)})") from None
 
 
-def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
-    """A Parquet or CSV file. The columns `text` of a CSV file stay text: "01" is not the number 1.
+def read_part(file: Path, text: Sequence[str] = ()) -> Part:
+    """The rows of a CSV, TSV or Parquet file. The columns `text` of CSV stay text: "01" is not the number 1."""
+    if file.suffix != ".parquet":
+        return Part(str(file), _checked(file, read_table(file, text)), is_text=True)
+    schema = open_parquet(file).schema_arrow
+    _check_names(file, schema.names)
+    image = image_column(schema)
+    rest = [name for name in schema.names if name != image]
+    table = _checked(file, read_table(file, columns=rest if image else None))
+    names = {name.strip(): found for name in rest if (found := class_names(file, name))}
+    return Part(str(file), table, False, image, lambda: encoded_images(file, image), names)
 
-    columns: those of a Parquet file that are read; None: all.
-    """
+
+def image_column(schema: pa.Schema) -> str:
+    """The first column that holds encoded images, by its name or its type; "" where there is none."""
+    return next((field.name for field in schema if field.name in IMAGE_COLUMNS or _has_bytes(field.type)), "")
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+
+def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
+    """A Parquet or CSV file. columns: those of a Parquet file that are read; None: all."""
     try:
-        table = _read_csv(file, text) if file.suffix == ".csv" else open_parquet(file).read(columns)
+        return open_parquet(file).read(columns) if file.suffix == ".parquet" else _read_csv(file, text)
     except _UNREADABLE as error:
         raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
-    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
+
+
+def _checked(file: Path, table: pa.Table) -> pa.Table:
+    """The table, whose columns have names of their own, without spaces around them."""
+    _check_names(file, table.column_names)
+    return table.rename_columns([name.strip() for name in table.column_names])
+
+
+def _check_names(file: Path, names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(name.strip() for name in names).items() if count > 1]
     if twice:
-        raise InputError(f"{file}: {table.column_names.count(twice[0])} columns are named {twice[0]!r}; rename them")
-    return table
+        count = sum(name.strip() == twice[0] for name in names)
+        raise InputError(f"{file}: {count} columns are named {twice[0]!r}; rename them")
 
 
 def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
+    """One block, so that the types of columns come from all rows; one thread, so that errors name the row."""
     data = file.read_bytes()
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}: line {line} is not UTF-8 text; save the file in that encoding") from None
-    kinds = dict.fromkeys(text, pa.string())
-    return pa.csv.read_csv(pa.BufferReader(data), convert_options=pa.csv.ConvertOptions(column_types=kinds))
+    header = data.split(b"\n", 1)[0].decode("utf-8-sig")
+    between = "\t" if file.suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
+    names = {name: pa.string() for name in header.rstrip("\r").split(between) if name.strip().strip('"') in text}
+    kinds = names | {name.strip().strip('"'): pa.string() for name in names}
+    return pa.csv.read_csv(
+        pa.BufferReader(data),
+        pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(data), 2**20), 2**31 - 1)),
+        pa.csv.ParseOptions(delimiter=between),
+        pa.csv.ConvertOptions(column_types=kinds),
+    )
 
 
-def names_column(file: Path, table: pa.Table, name: str) -> np.ndarray:
-    """A column of labels or owners (n,): integers, real numbers, truth values or text; none of them missing."""
-    column = table[name]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+def names_column(where: str, column: pa.ChunkedArray, name: str, names: Sequence[str] = ()) -> np.ndarray:
+    """A column of labels or owners (n,): integers, real numbers, truth values or text; missing: NaN or "".
+
+    names: those of its numbers, where the file has them; what is negative there is missing.
+    """
+    column = plain(column)
     kind = column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if not (is_text or is_number):
-        raise InputError(f"{file}: column {name!r} holds {kind}; must be numbers or names")
-    if column.null_count:
-        row = column.is_null().index(True).as_py() + 1
-        raise InputError(f"{file}: row {row} has no {name}; fill it in, or leave the row out")
-    if not is_text:
-        return np.asarray(column.to_numpy())
-    values = np.array(column.to_pylist(), dtype=str)
-    return from_text(values) if file.suffix == ".csv" else values
+    if is_text(kind):
+        return np.array([value or "" for value in column.to_pylist()], dtype=str)
+    if not is_number(kind):
+        raise InputError(f"{where}: column {name!r} holds {kind}; must be numbers or names")
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    values = np.asarray(column.to_numpy())
+    if names and pa.types.is_integer(kind) and not column.null_count:
+        if len(values) and values.max() >= len(names):
+            raise InputError(f"{where}: column {name!r} has the number {values.max()}, and names for {len(names)}")
+        return np.array([*names, ""])[np.maximum(values, -1)]
+    return values
 
 
-def pick(file: Path, columns: Sequence[str], wanted: Sequence[str], what: str) -> str:
+def texts(values: np.ndarray) -> np.ndarray:
+    """A column of text of CSV files, as numbers where all of it is written so."""
+    return from_text(values) if values.dtype.kind == "U" and len(values) else values
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of a column of categories, any other column as it is; never of no type."""
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type is a feature as it is."""
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(check(kind) for check in checks)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists."""
+    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def missing(column: pa.ChunkedArray) -> np.ndarray:
+    """(n,) whether a value is not there: null, NaN, or in text nothing but spaces."""
+    column = plain(column)
+    gaps = np.asarray(pc.is_null(column, nan_is_null=True).to_numpy(), dtype=bool)
+    if is_text(column.type):
+        empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
+        gaps = gaps | np.asarray(empty.to_numpy(), dtype=bool)
+    return gaps
+
+
+def pick(file: object, columns: Sequence[str], wanted: Sequence[str], what: str, hint: str = "") -> str:
     """The first of the wanted columns that the file has."""
     for name in wanted:
         if name in columns:
             return name
     raise InputError(
-        f"{file}: no {what} column; looked for {' or '.join(map(repr, wanted))}, the file has {', '.join(columns)}"
+        f"{file}: no {what} column; looked for {' or '.join(map(repr, wanted))}, the file has "
+        f"{', '.join(columns)}{hint}"
     )
 
 
@@ -121,60 +219,25 @@ def class_names(file: Path, label: str) -> tuple[str, ...]:
 
 def encoded_images(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
     """The image bytes of each row, read batch by batch."""
-    parquet, row = open_parquet(file), 1
-    kind = parquet.schema_arrow.field(column).type
-    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
-        raise InputError(f"{file}: image column {column!r} must be struct{{bytes, path}}, got {kind}")
+    parquet = open_parquet(file)
+    check_images(str(file), column, parquet.schema_arrow.field(column).type)
+    batches = (batch.column(0) for batch in parquet.iter_batches(batch_size=BLOCK, columns=[f"{column}.bytes"]))
+    return images_of(str(file), batches)
+
+
+def check_images(where: str, column: str, kind: pa.DataType) -> None:
+    """Raise unless a column of this type has the bytes of images."""
+    if not _has_bytes(kind):
+        raise InputError(f"{where}: image column {column!r} must be struct{{bytes, path}}, got {kind}")
+
+
+def images_of(where: str, batches: Iterator[Any]) -> Iterator[tuple[str, bytes]]:
+    """The image bytes of each row of some arrays struct{bytes, path}."""
+    row = 1
     try:
-        for batch in parquet.iter_batches(batch_size=1024, columns=[f"{column}.bytes"]):
-            for data in batch.column(0).field("bytes").to_pylist():
-                yield f"{file} row {row}", data or b""
+        for batch in batches:
+            for data in batch.field("bytes").to_pylist():
+                yield f"{where} row {row}", data or b""
                 row += 1
     except _UNREADABLE as error:
-        raise InputError(f"{file}: damaged from row {row} on ({first_line(error)})") from None
-
-
-def features(file: Path, table: pa.Table) -> np.ndarray:
-    """(n, k) float32 from columns of numbers, or (n, length) from one column of equally long lists.
-
-    Lists of whole numbers are int64 token ids, in a column of the name TOKENS.
-    """
-    if table.num_columns == 1 and _is_list(table.schema.field(0).type):
-        return _list_column(file, table.column_names[0], table.column(0).combine_chunks())
-    numbers = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = column.type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise InputError(f"{file}: column {name!r} holds {kind}; features must be numbers")
-        values = column.cast(pa.float64()).to_numpy().astype(np.float32)
-        if column.null_count or not np.isfinite(values).all():
-            raise InputError(f"{file}: column {name!r} has missing or infinite values")
-        numbers.append(values)
-    if not numbers:
-        raise InputError(f"{file}: no feature columns beside label and client")
-    return np.stack(numbers, axis=1)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-
-
-def _list_column(file: Path, name: str, column: Any) -> np.ndarray:
-    """(n, length) int64 or float32."""
-    inner = column.type.value_type
-    whole = pa.types.is_integer(inner)
-    if not (whole or pa.types.is_floating(inner)):
-        raise InputError(f"{file}: column {name!r} holds {column.type}; lists must hold numbers")
-    if whole and name != TOKENS:
-        raise InputError(
-            f"{file}: column {name!r} holds lists of whole numbers, which may be numbers or token ids; store numbers "
-            f"as float32, and name a column of token ids {TOKENS!r}"
-        )
-    lengths = {len(row) for row in column.to_pylist() if row is not None}
-    if len(lengths) != 1 or column.null_count:
-        raise InputError(f"{file}: lists in column {name!r} must be of one length, got {sorted(lengths)[:5]}")
-    flat = column.flatten()
-    values = flat.to_numpy(zero_copy_only=False)
-    if flat.null_count or not np.isfinite(values).all():
-        raise InputError(f"{file}: column {name!r} has missing or infinite values")
-    return np.asarray(values.reshape(len(column), -1), dtype=np.int64 if whole else np.float32)
+        raise InputError(f"{where}: damaged from row {row} on ({first_line(error)})") from None

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from feddwa import rates
-from feddwa.build import decisions, load_task, make_network, settled
+from feddwa.build import load_task, make_network
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
@@ -24,7 +23,8 @@ from feddwa.errors import InputError, require
 from feddwa.experiment import Result
 from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import DATASETS, is_reference
+from feddwa.plugins import DATASETS, is_foreign
+from feddwa.rates import decided
 from feddwa.results import runs
 from feddwa.results.recorder import Observer
 from feddwa.results.weights import read as read_weights
@@ -59,12 +59,9 @@ def federate(
     task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
-    given, config = config, settled(config, task.dataset)
-    for line in decisions(given, config, task):
+    config, lines = decided(config, task)
+    for line in (*task.dataset.notes, *lines):
         tell(line)
-    if config.lr == "auto":
-        tell(rates.search(config, task).in_words())
-        config = rates.chosen(config, task)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
@@ -89,7 +86,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
     if not DATASETS.knows(config.dataset):
         settings["dataset"] = config.dataset
     named = (config.algorithm, config.model or "", config.partition or "", config.dataset)
-    if references := [name for name in named if is_reference(name.partition("@")[0])]:
+    if references := [name for name in named if is_foreign(name)]:
         settings["references"] = ",".join(references)
     if config.data_dir is not None:
         settings["data-dir"] = config.data_dir

@@ -31,7 +31,7 @@ from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import DATASETS, is_reference
+from feddwa.plugins import DATASETS, is_foreign
 
 Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
@@ -59,7 +59,7 @@ def admit(config: FlowerConfig, node: Values) -> None:
     allowed = [text.strip() for text in str(dict(node).get("references", "")).split(",")]
     for option in ("algorithm", "model", "partition", "dataset"):
         name = getattr(config, option) or ""
-        if (is_reference(name) or "@" in name) and name not in allowed:
+        if is_foreign(name) and name not in allowed:
             raise Refusal(f"{option}: a reference that the node config does not name under `references`")
 
 
@@ -68,7 +68,7 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
     """The site of a node in a run. node: its node config. Raises Refusal where that is wrong."""
     values = dict(node)
     if "data" in values:
-        task = _own_task(str(values["data"]), config.class_names)
+        task = _own_task(str(values["data"]), config)
         return Site(task, -1, task.clients)
     if "partition-id" not in values or "num-partitions" not in values:
         raise Refusal("node config: must have data, or partition-id and num-partitions")
@@ -83,11 +83,11 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
     return Site(task, int(block[0]), len(block))
 
 
-def _own_task(path: str, names: tuple[str, ...]) -> Task:
-    """The task of own data: one client, or one per owner that the data name; names: classes of the run, or ()."""
-    dataset = own.load_own(path)
-    if names:
-        dataset = _numbered(dataset, names)
+def _own_task(path: str, config: FlowerConfig) -> Task:
+    """The task of own data, read as the run says: one client, or one per owner that the data name."""
+    dataset = own.load_own(path, config)
+    if config.class_names:
+        dataset = _numbered(dataset, config.class_names)
     owner = np.zeros(len(dataset.y), dtype=np.int64) if dataset.client is None else dataset.client
     partition = Natural()(owner, dataset.train_count, max(1, dataset.owners), np.random.default_rng())
     return Task(dataset, dataclasses.replace(partition, client_names=dataset.client_names))

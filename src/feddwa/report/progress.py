@@ -47,6 +47,19 @@ def jobs(console: Console, count: int, what: str = "runs", quiet: bool = False) 
         yield _PlainJobs(console, count).job
 
 
+@contextmanager
+def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar for images that are decoded, on a terminal's stderr: it comes with the first image and goes at the end."""
+    console = Console(stderr=True, quiet=quiet)
+    if quiet or not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = TextColumn("decoding images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("", total=None, visible=False)
+        yield lambda done, total: bars.update(task, completed=done, total=total, visible=True)
+
+
 @dataclass
 class Tally:
     """What is known of a run so far."""

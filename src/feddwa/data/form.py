@@ -1,0 +1,114 @@
+"""How a user's files become samples, as a value that can be stored: new files are read in the same way later."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from feddwa.data import arrays, columns, tables
+from feddwa.data.columns import Column
+from feddwa.data.files import Folder
+from feddwa.data.images import SUFFIXES, decode
+from feddwa.data.labels import numbered
+from feddwa.errors import InputError
+
+Kind = Literal["table", "images", "arrays"]
+
+
+class NewSamples(NamedTuple):
+    """Samples that were read in the form of a dataset."""
+
+    x: np.ndarray  # (n, *shape), as Dataset.x: not standardised
+    y: np.ndarray | None  # (n,) int64 class numbers, or float32 targets; None where the files have no labels
+    names: tuple[str, ...]  # of rows ("row 1") or files
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """What becomes of the files of own data. Standardisation is no part of it: see Dataset.mean and std."""
+
+    kind: Kind
+    shape: tuple[int, ...]  # of a sample
+    tokens: bool = False  # whole numbers are token ids
+    columns: tuple[Column, ...] = ()  # of a table that are inputs, in their order
+    label: str | None = None  # column of a table that has the labels
+    unused: tuple[str, ...] = ()  # columns of a table that are no inputs: owners, row numbers, time
+    resize: bool = False  # images of other sizes are scaled to the shape
+    class_names: tuple[str, ...] = ()  # () where targets are no classes
+
+    def as_json(self) -> dict[str, Any]:
+        """The form as values that JSON has."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "InputForm":
+        """The form that `as_json` gave."""
+        made = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+        own = (dict(each, categories=tuple(each["categories"])) for each in content["columns"])
+        return cls(**{**made, "columns": tuple(Column(**each) for each in own)})
+
+    def read(self, path: str | Path) -> NewSamples:
+        """The samples in a file or folder of this form; labels where it has them.
+
+        A table has the same columns; that of the labels may be missing. A folder of images may have a folder per class.
+        Values that no training row had, and missing ones, become what they became in training.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        if self.kind == "images":
+            return self._read_images(path)
+        return self._read_table(path) if self.kind == "table" else self._read_arrays(path)
+
+    def _read_table(self, path: Path) -> NewSamples:
+        files = [path] if path.is_file() else tables.all_files(path)
+        if not files or any(file.suffix not in tables.SUFFIXES for file in files):
+            raise InputError(f"{path}: must be a table ({', '.join(tables.SUFFIXES)}) like those of the training data")
+        x, y, names = [], [], []
+        for file in files:
+            part = tables.read_part(file, (self.label or "", *self.unused))
+            x.append(columns.encode(part, self.columns, self.shape, self.resize))
+            if self.label is not None and self.label in part.table.column_names:
+                known = part.class_names.get(self.label, ())
+                y.append(tables.names_column(part.where, part.table[self.label], self.label, known))
+            names += [f"{file.name} row {row + 1}" for row in range(part.table.num_rows)]
+        if y and len(y) < len(files):
+            raise InputError(f"{path}: some of its files have the column {self.label!r}, others do not")
+        labels = self._numbers(path, tables.texts(np.concatenate(y))) if y else None
+        return NewSamples(np.concatenate(x), labels, tuple(names))
+
+    def _read_images(self, path: Path) -> NewSamples:
+        folder = Folder(path, SUFFIXES) if path.is_dir() else Folder(path.parent, SUFFIXES)
+        files = folder.names if path.is_dir() else [path.name]
+        if not files:
+            raise InputError(f"{path}: holds no images")
+        images = ((folder.where(file), folder.read(file)) for file in files)
+        x = decode(images, len(files), self.shape, resize=self.resize, upright=True)
+        classes = [Path(file).parent.name for file in files]
+        known = all(name in self.class_names for name in classes)
+        return NewSamples(x, self._numbers(path, np.array(classes)) if known else None, tuple(files))
+
+    def _read_arrays(self, path: Path) -> NewSamples:
+        content = arrays.read_npz(path)
+        name = "tokens" if self.tokens else "x"
+        if name not in content or not set(content) <= {name, "y", "client"}:
+            raise InputError(f"{path}: must hold {name}, and may hold y; it has {', '.join(map(ascii, content))}")
+        x = arrays.samples(str(path), content[name], self.tokens)
+        if x.shape[1:] != self.shape:
+            raise InputError(f"{path}: samples of shape {x.shape[1:]}, must be {self.shape}")
+        y = self._numbers(path, content["y"]) if "y" in content else None
+        if y is not None and len(y) != len(x):
+            raise InputError(f"{path}: {len(x)} samples, {len(y)} labels")
+        return NewSamples(x, y, tuple(f"row {row + 1}" for row in range(len(x))))
+
+    def _numbers(self, path: Path, y: np.ndarray) -> np.ndarray:
+        """Labels as the class numbers of the training data, targets as they are."""
+        if not self.class_names:
+            return y.astype(np.int64 if y.dtype.kind in "iub" else np.float32)
+        places, names = numbered(str(path), "label", y)
+        foreign = [name for name in names if name not in self.class_names]
+        if foreign:
+            raise InputError(f"{path}: label {foreign[0]!r} is not among the classes {', '.join(self.class_names)}")
+        return np.array([self.class_names.index(name) for name in names], dtype=np.int64)[places]
