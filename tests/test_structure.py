@@ -24,7 +24,7 @@ LAYERS = (
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
     {"config", "config_file", "tensorboard", "results", "build", "rates", "experiment", "calibrate"},
-    {"doctor", "report", "flower", "cli", "__main__"},
+    {"datacheck", "doctor", "report", "flower", "cli", "__main__"},
 )
 
 

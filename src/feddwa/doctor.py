@@ -20,6 +20,7 @@ from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
+from feddwa.datacheck import data_findings
 from feddwa.errors import InputError
 from feddwa.federation import Round
 from feddwa.rates import decided
@@ -101,6 +102,11 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     try:
         given = dataclasses.replace(config, out=None).resolved()
         task = load_task(given)
+    except InputError as error:
+        yield Finding("error", str(error))
+        return
+    yield from data_findings(task)
+    try:
         config, lines = decided(given, task)
         module = make_engine(config, task).module
     except InputError as error:
@@ -128,7 +134,8 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         yield Finding(
             "warning",
             f"{clients_in_words(small, name)} have fewer training samples than a batch of {batch} (the fewest: "
-            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
+            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients, or leave "
+            "small owners out with --min-samples",
         )
     single = np.flatnonzero((description.counts > 0).sum(axis=1) == 1)
     if len(single):

@@ -59,9 +59,9 @@ def federate(
     task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
-    config, lines = decided(config, task)
-    for line in (*task.dataset.notes, *lines):
-        tell(line)
+    config, told = decided(config, task)
+    for text in (*task.dataset.notes, *told):
+        tell(text)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")

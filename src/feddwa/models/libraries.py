@@ -76,9 +76,10 @@ def _with_channels(module: nn.Module, channels: int) -> nn.Module:
     """The module with a first convolution for so many channels."""
     name, first = next((name, part) for name, part in module.named_modules() if isinstance(part, nn.Conv2d))
     if first.in_channels != channels:
-        size: Any = (first.kernel_size, first.stride, first.padding, first.dilation, first.groups)
+        names = ("kernel_size", "stride", "padding", "dilation", "groups")
+        size: dict[str, Any] = {name: getattr(first, name) for name in names}
         parent, _, key = name.rpartition(".")
-        new = nn.Conv2d(channels, first.out_channels, *size, bias=first.bias is not None)
+        new = nn.Conv2d(channels, first.out_channels, **size, bias=first.bias is not None)
         module.get_submodule(parent)._modules[key] = new
     return module
 

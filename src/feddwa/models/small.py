@@ -148,7 +148,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, present: Tensor) -> Tensor:
         """(B, L, dim) -> (B, L, dim)."""
         x = x + self.dropout(self.attention(self.norm0(x), present))
-        return x + self.dropout(self.dense(self.norm1(x)))
+        out: Tensor = x + self.dropout(self.dense(self.norm1(x)))
+        return out
 
 
 class TokenEncoder(nn.Module):
@@ -170,7 +171,7 @@ class TokenEncoder(nn.Module):
         present = (ids != self.padding).to(x.dtype)  # (B, L)
         for block in self.blocks:
             x = block(x, present)
-        total = (self.norm(x) * present.unsqueeze(-1)).sum(1)
+        total: Tensor = (self.norm(x) * present.unsqueeze(-1)).sum(1)
         return total / present.sum(1, keepdim=True).clamp(min=1)
 
 
