@@ -98,8 +98,8 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
         told = [f"{names[i]} (mean {mean[i]:.3g}, spread {spread[i]:.3g})" for i in worst]
         yield Finding(
             "warning",
-            f"{listed(told, *_noun(inputs))} not scaled: one rate cannot suit all of them; standardise them (tables: "
-            "leave --no-standardise out; arrays: less the mean, over the spread)",
+            f"{listed(told, *_noun(inputs))} not scaled: one rate cannot suit all of them; --standardise scales "
+            "them by the training rows",
         )
     elif len(kept):
         yield Finding(
