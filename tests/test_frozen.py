@@ -9,6 +9,7 @@ from torch import nn
 
 import feddwa
 from feddwa import models
+from feddwa.models import small
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA
 from feddwa.build import load_task
 from feddwa.config import POLICIES, RunConfig
@@ -158,7 +159,7 @@ def test_a_network_may_be_one_linear_layer(name):
 
 def frozen_body(shape: models.Shape, classes: int) -> models.Network:
     """One hidden layer, frozen, and a head of 650 parameters on it."""
-    network = models.mlp(shape, classes)
+    network = small.mlp(shape, classes)
     network.body.requires_grad_(False)
     return network
 
