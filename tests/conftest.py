@@ -1,6 +1,7 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -15,6 +16,15 @@ from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Parts
 from feddwa.results import metrics
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_traces_in_the_users_cache(tmp_path_factory):
+    """Own data that tests load are kept as long as the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)

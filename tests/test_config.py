@@ -135,7 +135,7 @@ def test_a_name_that_two_have_must_say_whose():
     [
         ("rounds = ", "not a TOML file"),
         ("rounds = \xe9".encode("latin-1"), "not a TOML file"),
-        ("round = 3", "unknown name 'round'; valid: algorithm, dataset"),
+        ("round = 3", "unknown name 'round'; valid: label, client"),
         ("rounds = '3'", "rounds: got '3', must be a whole number"),
         ("rounds = [3]", "rounds: got [3], must be a whole number"),
         ("lr = true", "lr: got True, must be a number"),

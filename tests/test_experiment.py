@@ -205,7 +205,7 @@ def test_personalised_models_come_back():
 
 
 def test_unknown_options_list_the_known():
-    with pytest.raises(InputError, match="run: unknown name 'round'; valid: algorithm, dataset"):
+    with pytest.raises(InputError, match="run: unknown name 'round'; valid: label, client"):
         feddwa.run(round=3)
 
 

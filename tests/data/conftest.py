@@ -4,16 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feddwa.data.options import DataOptions
 from feddwa.data.sources import load
 from feddwa.errors import InputError
 
 REAL_DATA = Path(os.environ.get("FEDDWA_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
-def refuses(name, *words, data_dir=None):
+def refuses(name, *words, data_dir=None, **options):
     """Assert that a dataset is refused in one line that has these words."""
     with pytest.raises(InputError) as refused:
-        load(str(name), data_dir)
+        load(str(name), data_dir, DataOptions(**options))
     message = str(refused.value)
     assert all(word in message for word in words), message
     assert "\n" not in message

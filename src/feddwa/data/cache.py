@@ -78,7 +78,7 @@ def _scratch(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
     """An empty array on disk, whose room is reserved: a disk that is full is an error now, and no signal later."""
     with tempfile.NamedTemporaryFile(suffix=SCRATCH, dir=folder, delete=False) as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+        np.lib.format.write_array_header_1_0(file, header)
         file.flush()
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, file.tell() + int(np.prod(shape)))
@@ -117,8 +117,8 @@ def _read(entry: Path) -> Dataset:
         if _crc32(array) != manifest["crc32"][name]:
             raise ValueError(f"checksum of {name}.npy")
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in manifest["facts"].items()}
-    facts["form"] = facts["form"] and InputForm.from_json(facts["form"])
-    values: dict[str, Any] = {**facts, **arrays}
+    form = manifest["facts"]["form"]
+    values: dict[str, Any] = {**facts, **arrays, "form": form and InputForm.from_json(form)}
     return Dataset(**values)
 
 

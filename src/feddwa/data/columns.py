@@ -137,7 +137,7 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
     number = np.array([_is_number(value) for value in values.tolist()])
     comma = all(_COMMA.fullmatch(value) or _is_number(value) for value in some)
     if comma or number[known].mean() > 0.5:
-        odd = int(known[~number[known]][0]) if (~number[known]).any() else int(known[0])
+        odd = int(known[~number[known]].min())
         hint = "write decimals with a point" if comma else "leave the cell empty where a value is missing"
         raise InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
     most = options.max_categories or CATEGORIES
@@ -244,4 +244,9 @@ def _list_values(rows: Rows, column: Column, chosen: np.ndarray, shape: tuple[in
     if flat.null_count or not np.isfinite(values).all():
         row = int((~np.isfinite(values.astype(np.float64))).argmax()) // lengths.pop()
         raise InputError(f"{rows.where(row)} has a missing or infinite value in column {column.name!r}")
-    return np.asarray(values.reshape(len(found), -1), dtype=np.int64 if column.kind == "tokens" else np.float32)[chosen]
+    x: np.ndarray = values.reshape(len(found), -1)[chosen]
+    with np.errstate(over="ignore"):  # beyond float32: infinite, and refused
+        x = x.astype(np.int64 if column.kind == "tokens" else np.float32)
+    if not np.isfinite(x).all():
+        raise InputError(f"{where}: column {column.name!r} has numbers beyond those of float32")
+    return x

@@ -118,6 +118,8 @@ def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}: line {line} is not UTF-8 text; save the file in that encoding") from None
     header = data.split(b"\n", 1)[0].decode("utf-8-sig")
+    if data.strip() and b"\n" not in data.strip():
+        raise InputError(f"{file}: no rows")
     between = "\t" if file.suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
     names = {name: pa.string() for name in header.rstrip("\r").split(between) if name.strip().strip('"') in text}
     kinds = names | {name.strip().strip('"'): pa.string() for name in names}
@@ -146,7 +148,7 @@ def names_column(where: str, column: pa.ChunkedArray, name: str, names: Sequence
     if names and pa.types.is_integer(kind) and not column.null_count:
         if len(values) and values.max() >= len(names):
             raise InputError(f"{where}: column {name!r} has the number {values.max()}, and names for {len(names)}")
-        return np.array([*names, ""])[np.maximum(values, -1)]
+        return np.asarray(np.array([*names, ""])[np.maximum(values, -1)])
     return values
 
 
