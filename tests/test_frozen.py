@@ -9,7 +9,6 @@ from torch import nn
 
 import feddwa
 from feddwa import models
-from feddwa.models import small
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA
 from feddwa.build import load_task
 from feddwa.config import POLICIES, RunConfig
@@ -18,6 +17,7 @@ from feddwa.engine.network import frozen, trainable
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 from feddwa.experiment import run_tasks
+from feddwa.models import small
 from tests.algorithms.conftest import after, federation
 from tests.conftest import conv_net, small_data
 

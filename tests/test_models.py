@@ -1,7 +1,10 @@
 """The networks: sizes to the parameter, cost, the head, and what they refuse."""
 
+import dataclasses
 import hashlib
 import json
+import re
+import tomllib
 
 import numpy as np
 import pytest
@@ -9,11 +12,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from feddwa import models
+import feddwa
+from feddwa import cli, models
+from feddwa.config import RunConfig
 from feddwa.data.catalogue import DATASETS, defaults_of, own_defaults
 from feddwa.data.dataset import Dataset
 from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.errors import InputError
+from feddwa.flower.settings import FlowerConfig, from_run_config, to_run_config
+from feddwa.results.content import cell_name, settings
 
 
 def parameters(module):
@@ -265,3 +272,56 @@ def test_own_data_have_a_kind_and_a_network_that_fits_it(dtype, shape, kind, mod
     inputs = inputs_of(Dataset("x", np.zeros((4, *shape), dtype), np.zeros(4, int), 2, 2))
     assert (inputs.kind, own_defaults(inputs.kind, inputs.shape).model) == (kind, model)
     assert models.make(model, inputs, 3)(samples(inputs)).shape == (3, 3)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """Sentences of twelve ids, filled up with 0, in which a word tells the class; two authors."""
+    rng, y = np.random.default_rng(0), np.arange(120) % 2
+    ids = rng.integers(5, 30, (120, 12))
+    ids[:, 2:5] = 1 + y[:, None]
+    ids[:, 8:] = np.where(rng.random((120, 4)) < 0.5, 0, ids[:, 8:])
+    np.savez(tmp_path / "tokens.npz", tokens=ids, y=y, client=np.repeat(["ann", "ben"], 60))
+    return str(tmp_path / "tokens.npz")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrod"])
+def test_token_ids_train_from_the_shell(tokens, tmp_path, capsys, algorithm):
+    out = tmp_path / "run"
+    arguments = ["--dataset", tokens, "--algorithm", algorithm, "--rounds", "4", "--model-arg", "dim=16"]
+    assert cli.main(["run", *arguments, "--model-arg", "layers=1", "--out", str(out)]) == 0
+    assert "network transformer, batch size 10, rate 0.1 (for token ids (12,))" in capsys.readouterr().out
+    stored = tomllib.loads((out / "config.toml").read_text())
+    assert (stored["model"], stored["model_arg"]) == ("transformer", ["dim=16", "layers=1"])
+    assert json.loads((out / "record.json").read_text())["summary"]["accuracy"]["last"] > 75
+    assert feddwa.resume(out).models["body.token.weight"].shape == (2, 30, 16)
+
+
+def test_arguments_stand_in_a_file_and_the_command_line_prevails(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(
+        'model = "mlp"\nmodel_arg = ["hidden=8", "dropout=0.1"]\nclients = 4\nrounds = 1\n'
+    )
+    assert cli.main(["run", "--config", "net.toml", "--model-arg", "hidden=5", "--out", "run"]) == 0
+    stored = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert stored["model_arg"] == ["dropout=0.1", "hidden=5"]
+    assert (
+        cli.main(["compare", "--config", "net.toml", "--algorithms", "local", "fedavg", "--out", "all", "--quiet"]) == 0
+    )
+    assert tomllib.loads((tmp_path / "all" / "compare.toml").read_text())["model_arg"] == ["hidden=8", "dropout=0.1"]
+    assert cli.main(["doctor", "--config", "net.toml"]) == 0
+    assert "network mlp with 610 parameters" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert cli.main(["run", "--config", "net.toml", "--model-arg", "depth=5", "--out", "bad"]) == 2
+    assert "--model-arg depth: mlp has no such argument; valid: hidden, dropout" in capsys.readouterr().err
+    assert not (tmp_path / "bad").exists()
+
+
+def test_arguments_travel_to_the_nodes_of_a_federation():
+    config = FlowerConfig(model="mlp", model_arg=("hidden=8,4", "word=a b"))
+    assert from_run_config(to_run_config(config)) == config
+
+
+def test_cells_of_results_are_named_as_before_unless_a_network_has_arguments():
+    plain = RunConfig(model="mlp").resolved()
+    assert "model_arg" not in settings(plain)
+    assert cell_name(plain) != cell_name(dataclasses.replace(plain, model_arg=("hidden=8",)))
