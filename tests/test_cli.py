@@ -85,7 +85,8 @@ def test_the_promised_options_are_there(call):
 def test_lists(call, what, names):
     status, out, _ = call("list", what)
     assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(names)
+    libraries = ["torchvision:NAME", "timm:NAME", "hf:NAME"] if what == "models" else []
+    assert [line.split()[0] for line in out.splitlines()] == [*names, *libraries]
     status, out, _ = call("list", what, "--json")
     assert status == 0
     assert list(json.loads(out)) == list(names)

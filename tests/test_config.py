@@ -57,7 +57,9 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
         dataset=st.sampled_from(["digits", "cifar10", 'daten/kürbis 😀 "x" \\.csv']),
         clients=st.none() | st.integers(2, 10**6),
         participation=st.floats(0.5, 1),
-        lr=st.none() | st.floats(0, 1e6),
+        lr=st.none() | st.just("auto") | st.floats(0, 1e6),
+        model=st.just("mlp"),
+        model_arg=st.sampled_from([(), ("hidden=8,4", "dropout=0.5")]),
         seed=st.integers(0, 2**63 - 1),
         chunk=st.none() | st.integers(1, 10),
         backend=st.sampled_from(["vectorised", "sequential", "auto"]),
@@ -68,7 +70,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
 def test_toml_reads_back_to_itself(config):
     resolved = config.resolved()
     kept = tomllib.loads(to_toml(resolved))
-    kept |= {name: tuple(kept[name]) for name in ("param", "metrics")}
+    kept |= {key: tuple(kept[key]) for key in ("param", "model_arg", "metrics")}
     assert kept.pop("version") == 1
     assert RunConfig(**kept) == resolved
     assert "out" not in tomllib.loads(to_toml(dataclasses.replace(resolved, out="runs/x")))

@@ -209,7 +209,7 @@ def needs(path):
         ("algorithm", "broken.py:Bare", "has fields but is no dataclass; write @dataclass(frozen=True)"),
         ("algorithm", "broken.py:Needy", "its field strength has no default"),
         ("algorithm", "broken.py:Short", "client(self, trainer, download) must take (self, trainer, download, memory)"),
-        ("model", "broken.py:needs", "needs the argument path; without a default it may have: shape, classes"),
+        ("model", "broken.py:needs", "needs the argument path; give --model-arg path=..."),
         ("model", "broken.py:function", "its function returned a int, must return an nn.Module"),
         ("partition", "broken.py:few", "few(labels) must take (labels, train_count, clients, rng)"),
         ("partition", "broken.py:untyped", "must take (labels, train_count, clients, rng)"),

@@ -17,6 +17,7 @@ from feddwa.engine.network import frozen, trainable
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
 from feddwa.experiment import run_tasks
+from feddwa.models import small
 from tests.algorithms.conftest import after, federation
 from tests.conftest import conv_net, small_data
 
@@ -158,7 +159,7 @@ def test_a_network_may_be_one_linear_layer(name):
 
 def frozen_body(shape: models.Shape, classes: int) -> models.Network:
     """One hidden layer, frozen, and a head of 650 parameters on it."""
-    network = models.mlp(shape, classes)
+    network = small.mlp(shape, classes)
     network.body.requires_grad_(False)
     return network
 

@@ -12,6 +12,7 @@ from feddwa import cli, models, params, plugins
 from feddwa.algorithms import ALGORITHMS
 from feddwa.built_in import entries, entry_of, fields_text
 from feddwa.data.catalogue import DATASETS
+from feddwa.data.inputs import Inputs
 from feddwa.data.partition import PARTITIONS
 
 EXTEND = Path(__file__).parents[1] / "examples" / "extend"
@@ -76,10 +77,30 @@ def test_a_datasets_facts_are_those_of_the_catalogue(name):
 def test_the_samples_that_a_model_is_said_to_take_are_those_that_fit(name):
     model = models.MODELS[name]
     assert entries("model")[name].facts["summary"] == f"takes {model.takes}"
-    for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64)):
+    for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64), (2, 50)):
         exact = f"samples of shape {shape}" == model.takes
         colour = model.takes.startswith("colour") and shape[0] == 3
-        assert model.fits(shape) == (exact or colour or model.takes == "samples of any shape")
+        image = len(shape) == 3 and (model.takes.startswith("images") or colour)
+        series = len(shape) == 2 and model.takes.startswith("series")
+        assert model.fits(Inputs.of(shape)) == (exact or image or series or model.takes == "samples of any shape")
+    assert model.fits(Inputs.of((5,), 9)) == model.takes.startswith("token ids")
+
+
+@pytest.mark.parametrize("name", entries("model"))
+def test_a_models_arguments_are_those_of_its_function_and_each_says_what_it_means(name):
+    known, model = entries("model")[name].parameters, models.MODELS[name]
+    assert list(known) == list(model.arguments)
+    assert all(each.text for each in known.values())
+    for key, each in known.items():
+        assert each.default == (None if model.arguments[key].required else model.arguments[key].default)
+
+
+def test_the_arguments_of_own_networks_are_listed(listed, tmp_path):
+    (tmp_path / "nets.py").write_text("def net(classes, width: int, depth=2):\n    pass\n")
+    text = listed("models", f"{tmp_path}/nets.py:net")
+    assert "arguments, by --model-arg NAME=VALUE:" in text
+    assert "width=None  int" in text
+    assert "depth=2     int" in text
 
 
 def test_one_algorithm(listed):

@@ -23,8 +23,19 @@ LAYERS = (
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
-    {"config", "config_file", "tensorboard", "results", "trained", "build", "objects", "experiment", "calibrate"},
-    {"doctor", "report", "flower", "cli", "__main__"},
+    {
+        "config",
+        "config_file",
+        "tensorboard",
+        "results",
+        "trained",
+        "build",
+        "rates",
+        "objects",
+        "experiment",
+        "calibrate",
+    },
+    {"datacheck", "doctor", "report", "flower", "cli", "__main__"},
 )
 
 

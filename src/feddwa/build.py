@@ -17,11 +17,12 @@ from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
-from feddwa.data.catalogue import OWN
+from feddwa.data.catalogue import OWN, own_defaults
 from feddwa.data.dataset import Dataset, with_numbers
-from feddwa.data.federated import Inputs, federate, to_device
+from feddwa.data.federated import NetworkInput, federate, to_device
 from feddwa.data.files import first_line
 from feddwa.data.images import Tell
+from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
@@ -55,11 +56,34 @@ def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
-    """A resolved configuration with what its data decide: `partition` and `clients`, where they are open."""
+    """A resolved configuration with what its data decide, where it is open.
+
+    These are `partition`, `clients`, `model`, `batch_size` and `lr`. A rate to be searched for stays "auto": see
+    `rates.chosen`.
+    """
     partition = config.partition or partitions.default_for(dataset)
-    config = dataclasses.replace(config, partition=partition).resolved()
+    config = dataclasses.replace(fitted(config, inputs_of(dataset)), partition=partition).resolved()
     clients = config.clients or max(1, dataset.owners)
     return dataclasses.replace(config, clients=clients).resolved()
+
+
+def fitted(config: Config, inputs: Inputs) -> Config:
+    """A configuration with the network, batch size and rate that fit its data's inputs, where these are open."""
+    usual = own_defaults(inputs.kind, inputs.shape)
+    if config.model not in (None, usual.model):  # of other networks it is not known which rate trains them
+        usual = OWN
+    if config.model is None and inputs.kind == "several":
+        raise InputError(f"--dataset {config.dataset}: has several inputs ({inputs}); give --model MODULE:CLASS")
+    open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
+    return dataclasses.replace(config, **open_)
+
+
+def decisions(given: RunConfig, known: RunConfig, task: Task) -> list[str]:
+    """What the data have decided of a configuration as it was `given`, a line each: division, network, settings."""
+    lines = [in_words(known, task)] if given.partition is None else []
+    names = {"model": "network {}", "batch_size": "batch size {}", "lr": "rate {}"}
+    open_ = [text.format(getattr(known, key)) for key, text in names.items() if getattr(given, key) is None]
+    return [*lines, f"{', '.join(open_)} (for {inputs_of(task.dataset)})"] if open_ else lines
 
 
 def in_words(config: RunConfig, task: Task) -> str:
@@ -82,7 +106,7 @@ def try_batch(engine: Engine) -> None:
             outputs = call(engine.module, {}, x)
         except InputError:
             raise
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
         scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
@@ -98,7 +122,7 @@ def try_batch(engine: Engine) -> None:
             try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
 
 
-def _in_words(x: Inputs) -> str:
+def _in_words(x: NetworkInput) -> str:
     """Type and shape of a sample; of several inputs, of each."""
     if isinstance(x, torch.Tensor):
         return f"{x.dtype} samples {tuple(x.shape[1:])}"
@@ -138,18 +162,16 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     """The network of a configuration, initialised from its own key."""
+    config = fitted(config, inputs_of(dataset))
     assert config.model is not None
-    if config.model in models.MODELS:
-        what = f"several inputs ({', '.join(dataset.inputs)})" if dataset.inputs else ""
-        what = what or ("token ids" if np.issubdtype(dataset.x.dtype, np.signedinteger) else "")
-        what = what or ("rows of whole numbers as targets" if dataset.classes and dataset.y.ndim > 1 else "")
-        if what:
-            raise InputError(
-                f"--model {config.model}: takes one input of numbers, the data have {what}; bring a module"
-            )
+    if config.model in models.MODELS and dataset.classes and dataset.y.ndim > 1:
+        raise InputError(
+            f"--model {config.model}: gives one answer for a sample, the data have rows of whole numbers as targets; "
+            "bring a module"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, dataset.shape, outputs_for(config, dataset))
+        return models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
 
 
 def outputs_for(config: RunConfig, dataset: Dataset) -> int:
@@ -172,6 +194,7 @@ def metrics_of(config: RunConfig) -> dict[str, Metric]:
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
+    config = fitted(config, inputs_of(task.dataset))
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     loss = loss_of(config, task.dataset)
@@ -188,7 +211,8 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
 
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
-    return config.model, config.loss, config.dtype, choose_device(config.device), digest(frozen(engine.module))
+    own = config.model, config.model_arg, config.loss, config.dtype, choose_device(config.device)
+    return *own, digest(frozen(engine.module))
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
@@ -207,6 +231,8 @@ def choose_device(name: str) -> torch.device:
 
 def settings_of(config: RunConfig) -> Settings:
     """How clients train."""
+    if config.lr == "auto":
+        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
     return Settings(config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr)
 
 

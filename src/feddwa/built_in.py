@@ -92,15 +92,18 @@ def _partitions() -> dict[str, Entry]:
 
 @functools.cache
 def _models() -> dict[str, Entry]:
-    """Entries Model(function, "which samples it takes", ...) of a table."""
-    file = PACKAGE / "models.py"
-    functions = {node.name: node for node in _tree(file).body if isinstance(node, ast.FunctionDef)}
+    """Entries Model(function, "which samples it takes", ...) of a table, whose functions are in the files beside it."""
+    folder = PACKAGE / "models"
+    trees = [_tree(file) for file in sorted(folder.glob("*.py"))]
+    functions = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
     found = {}
-    for name, value in _table(file, "MODELS").items():
+    for name, value in _table(folder / "registry.py", "MODELS").items():
         assert isinstance(value, ast.Call)
         builder, takes = functions[_id(value.args[0])], ast.literal_eval(value.args[1])
         doc = ast.get_docstring(builder) or ""
-        found[name] = Entry(builder.name, {"summary": f"takes {takes}"}, doc)
+        known = _arguments(builder, doc)
+        told = "\n".join(line for line in doc.splitlines() if line.partition(":")[0] not in known).strip()
+        found[name] = Entry(builder.name, {"summary": f"takes {takes}"}, told, parameters=known)
     return found
 
 
@@ -112,6 +115,22 @@ def _functions(table: str) -> dict[str, Entry]:
     names = {name: _id(value) for name, value in _table(file, table).items()}
     known = {name: docs.get(own, f"torch.nn.functional.{own}.") for name, own in names.items()}
     return {name: Entry(names[name], {"summary": doc.partition("\n")[0]}, doc) for name, doc in known.items()}
+
+
+def _arguments(builder: ast.FunctionDef, doc: str) -> dict[str, Parameter]:
+    """The arguments that --model-arg gives: those with a default or a line "NAME: meaning" in the docstring."""
+    given = builder.args.args
+    without = [None] * (len(given) - len(builder.args.defaults))
+    texts = {name: text.strip() for name, colon, text in (line.partition(":") for line in doc.splitlines()) if colon}
+    return {
+        each.arg: Parameter(ast.unparse(each.annotation or each), _default(value), texts.get(each.arg, ""))
+        for each, value in zip(given, [*without, *builder.args.defaults], strict=True)
+        if value is not None or each.arg in texts
+    }
+
+
+def _default(value: ast.expr | None) -> Any:
+    return None if value is None else ast.literal_eval(value)
 
 
 def _datasets() -> dict[str, Entry]:

@@ -7,10 +7,10 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from feddwa import params
-from feddwa.data.catalogue import defaults_of
+from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
 from feddwa.params import AtMost, Option, Repeats
@@ -52,7 +52,9 @@ class RunConfig(DataOptions):
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     model: str | None = None
-    """Name from `feddwa list models`, or MODULE:CLASS; default: the dataset's."""
+    """Name from `feddwa list models`, MODULE:CLASS or timm:NAME; default: the dataset's."""
+    model_arg: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
+    """KEY=VALUE, an argument of the network's constructor (`feddwa list models NAME`). Repeatable."""
     partition: str | None = None
     """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
@@ -64,9 +66,9 @@ class RunConfig(DataOptions):
     epochs: Repeats = 1
     """Local epochs a round, E."""
     batch_size: int | None = None
-    """Local batch size, B; default: 10 for digits, else the paper's 20."""
-    lr: float | None = None
-    """Rate of local SGD; default: 0.1 for digits, else the paper's 0.01."""
+    """Local batch size, B; default: 10 for digits and own data, else the paper's 20."""
+    lr: float | Literal["auto"] | None = None
+    """Rate of local SGD, or auto: tried on the first client's training data [paper's 0.01; digits, own data 0.1]."""
     loss: str | None = None
     """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
     metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
@@ -99,14 +101,15 @@ class RunConfig(DataOptions):
     def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
 
-        For own data `partition`, and with partition natural `clients`, stay None until the data are there:
-        `build.settled` fills them in.
+        For own data `partition`, `model`, `batch_size` and `lr`, and with partition natural `clients`, stay None until
+        the data are there: `build.settled` fills them in.
         """
         config = self.checked()
 
         from feddwa import models
 
-        models.find(str(config.model))
+        if config.model is not None:
+            models.find(config.model, config.model_arg)
         return dataclasses.replace(config, param=tuple(config._all_parameters()))
 
     def checked(self) -> Self:
@@ -126,8 +129,9 @@ class RunConfig(DataOptions):
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
         clients = None if partition is None or by_owners(partition) else CLIENTS
-        filled = {"model": defaults.model, "partition": partition, "clients": clients}
-        filled |= {"rounds": defaults.rounds, "batch_size": defaults.batch_size, "lr": defaults.lr}
+        filled: dict[str, Any] = {"partition": partition, "clients": clients, "rounds": defaults.rounds}
+        if is_named(self.dataset):
+            filled |= {"model": defaults.model, "batch_size": defaults.batch_size, "lr": defaults.lr}
         given |= {key: value for key, value in filled.items() if given[key] is None}
         config = dataclasses.replace(self, **given)
         config._check()
@@ -168,7 +172,8 @@ class RunConfig(DataOptions):
         for field in ("clients", "rounds", "epochs", "batch_size", "chunk"):
             value = getattr(self, field)
             require(value is None or value >= 1, _option(field), value, "at least 1")
-        require(self.lr is not None and 0 <= self.lr < float("inf"), "--lr", self.lr, "a finite number, 0 or more")
+        known = self.lr in (None, "auto") or 0 <= float(self.lr or 0) < float("inf")
+        require(known, "--lr", self.lr, "a finite number, 0 or more, or auto")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
         nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
         require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa.build import choose_device, in_words, load_task, make_engine, make_federation, settled
+from feddwa.build import choose_device, load_task, make_engine, make_federation
 from feddwa.config import RunConfig
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
+from feddwa.datacheck import data_findings
 from feddwa.errors import InputError, InputWarning
 from feddwa.federation import Round
+from feddwa.rates import decided
 from feddwa.results import metrics
 from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
 from feddwa.results.metrics import Line
@@ -98,11 +100,15 @@ def _datasets() -> Iterator[Finding]:
 
 def configuration(config: RunConfig) -> Iterator[Finding]:
     """A configuration on its data, and a few rounds of it."""
-    chosen = config.partition is None
     try:
-        config = dataclasses.replace(config, out=None).resolved()
-        task = load_task(config)
-        config = settled(config, task.dataset)
+        given = dataclasses.replace(config, out=None).resolved()
+        task = load_task(given)
+    except InputError as error:
+        yield Finding("error", str(error))
+        return
+    yield from data_findings(task)
+    try:
+        config, lines = decided(given, task)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", InputWarning)
             engine = make_engine(config, task)
@@ -117,8 +123,7 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
     )
-    if chosen and config.usual_partition is None:
-        yield Finding("ok", in_words(config, task))
+    yield from (Finding("ok", line) for line in lines)
     yield from (Finding("note", text) for text in task.dataset.notes)
     description = describe(task.dataset, task.partition)
     yield from data_traps(description, config)
@@ -135,7 +140,8 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         yield Finding(
             "warning",
             f"{clients_in_words(small, name)} have fewer training samples than a batch of {batch} (the fewest: "
-            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients",
+            f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients, or leave "
+            "small owners out with --min-samples",
         )
     single = np.flatnonzero(((description.counts > 0).sum(axis=1) == 1) & description.classed)
     if len(single):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from feddwa import checkpoint
+from feddwa import checkpoint, rates
 from feddwa.build import load_task, make_engine, make_federation, program_kind, settled
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig
@@ -116,7 +116,7 @@ def run_tasks(
     new = _run if written else _run_unwritten
     jobs = [_resume if config in begun else new for config in configs]
     pairs = [
-        (settled(dataclasses.replace(config, clients=task.clients), task.dataset), task)
+        (rates.chosen(settled(dataclasses.replace(config, clients=task.clients), task.dataset), task), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
@@ -139,11 +139,12 @@ def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Re
     federation = make_federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
-        return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory)
+        rates.write(directory.path, config, task)
+        return _finish(config, federation, task, observe, directory)
 
 
 def _run_unwritten(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
-    return _finish(make_federation(config, engine), task, config.rounds or 0, _names(config, engine), observe)
+    return _finish(config, make_federation(config, engine), task, observe)
 
 
 def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
@@ -155,7 +156,7 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) ->
         return _read(path, content, task, facts)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
-        return _finish(federation, task, config.rounds or 0, _names(config, engine), observe, directory, past)
+        return _finish(config, federation, task, observe, directory, past)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
@@ -208,19 +209,18 @@ def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
 
 
 def _finish(
+    config: RunConfig,
     federation: Federation,
     task: Task,
-    rounds: int,
-    names: Mapping[str, Any],
     observe: Observer,
     directory: runs.RunDirectory | None = None,
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    data = federation.engine.data
-    names = {**names, "clients": data.clients, "seed": federation.engine.seed}
-    card = store.card_of(names["algorithm"], names["model"], task.dataset, federation.engine)
-    found = record(SimulatedRounds(federation, card), rounds, names, data.device, observe, directory, past)
+    engine, data = federation.engine, federation.engine.data
+    names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
+    card = store.card_of(config, task.dataset, engine)
+    found = record(SimulatedRounds(federation, card), config.rounds or 0, names, data.device, observe, directory, past)
     models, buffers = found.trained.parts()
     path = None if directory is None else str(directory.path)
     return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, path, found.trained)

@@ -96,12 +96,14 @@ def parse(value: Any, kind: Any) -> Any:
 def typed(field: str, value: Any, kind: Any) -> Any:
     """`value` where it is of type `kind` (bool, int, float, str, Literal, tuple[str, ...], X | None), else an error.
 
+    A number may also be one of the words of `float | Literal["auto"]`.
+
     Whole numbers are fine where a real one is wanted, and NumPy's numbers are numbers. A whole number is at most what
     its type says, a string is one line that a file can hold.
     """
     plain, optional, largest = parts_of(kind)
-    if optional and value is None:
-        return None
+    if (optional and value is None) or (isinstance(value, str) and value in words_of(kind)):
+        return value
     require(_is(value, plain), field, value, in_words(kind))
     if plain is int:
         require(value <= largest, field, value, f"at most {largest:,}")
@@ -127,11 +129,11 @@ def is_line(text: str) -> bool:
 
 def in_words(kind: Any) -> str:
     """What a value of this type looks like, for errors."""
-    kind, _, _ = parts_of(kind)
-    if typing.get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
+    plain, _, _ = parts_of(kind)
+    if typing.get_origin(plain) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(plain)))}"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    return words.get(kind, "a list of strings")
+    return words.get(plain, "a list of strings") + "".join(f" or {word}" for word in words_of(kind))
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -153,3 +155,11 @@ def parts_of(kind: Any) -> tuple[Any, bool, int]:
         else:
             kind, optional = next(each for each in typing.get_args(kind) if each is not type(None)), True
     return kind, optional, largest
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words that stand beside a number in `float | Literal["auto"] | None`."""
+    while typing.get_origin(kind) is Annotated:
+        kind = kind.__origin__
+    parts = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else ()
+    return tuple(word for part in parts[1:] if typing.get_origin(part) is Literal for word in typing.get_args(part))

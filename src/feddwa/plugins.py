@@ -4,6 +4,7 @@
     ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
     mypkg.mymodule:Ditto     a reference: an attribute of a module on Python's path or in the current folder
     path/to/file.py:Ditto    a reference: an attribute of a file
+    timm:resnet18            a network of an installed library (torchvision, timm, hf)
 
 A reference stands wherever a name does: options, TOML files, Python. A run stores it in config.toml, so that whatever
 reads the run directory finds the same code again.
@@ -26,6 +27,7 @@ from typing import Any
 from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, unknown
 
+LIBRARIES = ("torchvision", "timm", "hf")  # that have networks by name, see feddwa.models.libraries
 HUB = "hf:"  # before the name of a repository of the Hugging Face hub
 REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -62,8 +64,9 @@ class Registry:
     def check(self, name: str, option: str = "") -> None:
         """Raise InputError unless `name` is known or has the form of a reference; option: default --KIND."""
         if not self.knows(name):
+            libraries = [f"{library}:NAME" for library in LIBRARIES if self.kind == "model"]
             reference = f"a reference such as mypkg.mymodule:{self.kind.title()}"
-            raise unknown(option or f"--{self.kind}", name, [*self, reference])
+            raise unknown(option or f"--{self.kind}", name, [*self, *libraries, reference])
 
     def find(self, name: str, option: str = "") -> Any:
         """What a name or a reference stands for; InputError names `option` (default: --KIND) and what is wrong."""
@@ -71,6 +74,8 @@ class Registry:
         if name in entries(self.kind):
             return self.builtin[name]
         try:
+            if self.kind == "model" and (library := library_of(name)):
+                return importlib.import_module(self.home).from_library(library, name.removeprefix(f"{library}:"))
             return importlib.import_module(self.home).adopt(resolve(self.plugins().get(name, name)))
         except Unfit as error:
             told = label(name) if name.startswith(HELD) else name
@@ -85,7 +90,8 @@ class Registry:
 
     def knows(self, name: str) -> bool:
         """Whether it is a name, or has the form of a reference."""
-        return name in entries(self.kind) or is_reference(name) or name in self.plugins()
+        library = self.kind == "model" and library_of(name)
+        return bool(library) or name in entries(self.kind) or is_reference(name) or name in self.plugins()
 
     def name_of(self, value: object) -> str:
         """The name of something built in, a reference to anything else."""
@@ -126,21 +132,36 @@ def by_owners(partition: str) -> bool:
     return bool(reads == "owners")
 
 
+def library_of(name: str) -> str:
+    """The library of LIBRARY:NAME, a network; "" of any other name."""
+    return next((library for library in LIBRARIES if name.startswith(f"{library}:") and name[len(library) + 1 :]), "")
+
+
 def is_reference(name: str) -> bool:
     """Whether a name has the form MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE."""
     return REFERENCE.fullmatch(name) is not None
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a name leads to code or weights outside this package: a reference, LIBRARY:NAME or NAME@FILE."""
+    return is_reference(name) or library_of(name) != "" or "@" in name
+
+
 def label(name: str) -> str:
     """A name, or the attribute of a reference: what tables, folders and --param call it."""
-    found = REFERENCE.fullmatch(name.partition("@")[0])
+    name = name.partition("@")[0]
+    if library := library_of(name):
+        return Path(name.removeprefix(f"{library}:")).name
+    found = REFERENCE.fullmatch(name)
     return name if found is None else found["attribute"].rpartition(".")[2]
 
 
 def located(name: str) -> str:
     """A reference whose file is named from the root on, so that it leads there from any folder; other names as is."""
-    found = REFERENCE.fullmatch(name)
-    if found is None or not found["place"].endswith(".py"):
+    library, found = library_of(name), REFERENCE.fullmatch(name)
+    if library and os.path.exists(path := name.removeprefix(f"{library}:")) and library == "hf":
+        return f"{library}:{os.path.abspath(path)}"
+    if library or found is None or not found["place"].endswith(".py"):
         return name
     return f"{os.path.abspath(found['place'])}:{found['attribute']}"
 
@@ -182,14 +203,14 @@ def _leads_to(value: Any, module: str | None, name: str) -> bool:
 def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: str) -> None:
     """Raise Unfit unless a function can be called with so many positional arguments."""
     try:
-        _signature(function).bind(*names)
+        signature(function).bind(*names)
     except TypeError:
-        raise Unfit(f"{what}{_signature(function)} must take ({', '.join(names)})") from None
+        raise Unfit(f"{what}{signature(function)} must take ({', '.join(names)})") from None
 
 
 def accepted(function: Callable[..., Any], offered: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the offered keyword arguments that a function names; raises Unfit where it needs others."""
-    known = _signature(function).parameters
+    known = signature(function).parameters
     lacking = [name for name, each in known.items() if _required(each) and name not in offered]
     if lacking:
         raise Unfit(f"needs the argument {lacking[0]}; without a default it may have: {', '.join(offered)}")
@@ -201,7 +222,8 @@ def _required(argument: inspect.Parameter) -> bool:
     return argument.default is inspect.Parameter.empty and not variable
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The arguments of a function or class; raises Unfit where Python does not know them."""
     try:
         return inspect.signature(function)
     except ValueError:

@@ -4,7 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from feddwa.data.catalogue import DATASETS, OWN
+from feddwa.data.catalogue import DATASETS, OWN_BY_KIND
 from feddwa.data.partition import PARTITIONS, make_scheme
 from feddwa.params import fields_of
 
@@ -44,9 +44,10 @@ def table(heading):
 
 def test_the_guides_defaults_are_those_of_the_catalogue():
     told, classes = table("network"), table("classes_per_client")
-    assert told.keys() == {*DATASETS, "own data"}
+    told["own image"] = told.pop("own images of at least 8x8")
+    assert told.keys() == {*DATASETS, *(f"own {kind}" for kind in OWN_BY_KIND)}
     for name, cells in told.items():
-        known = DATASETS[name].defaults if name in DATASETS else OWN
+        known = DATASETS[name].defaults if name in DATASETS else OWN_BY_KIND[name.removeprefix("own ")]
         assert cells[:4] == [known.model, str(known.rounds), str(known.batch_size), str(known.lr)]
         assert known.partition in (None, cells[4])
         pathological, groups = (make_scheme(scheme, {}, name) for scheme in ("pathological", "groups"))

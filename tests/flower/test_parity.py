@@ -12,6 +12,8 @@ from torch import nn
 
 from feddwa import models, run
 from feddwa.algorithms import ALGORITHMS
+from feddwa.config import RunConfig
+from feddwa.config_file import from_toml
 from feddwa.flower import server
 from feddwa.flower.settings import FlowerConfig
 from tests.flower.grid import LocalGrid, blocks
@@ -80,6 +82,23 @@ def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):
     reference = run(**options, out=str(tmp_path / "simulated"))
     same_lines(lines, reference.metrics)
     same_models(models, {**reference.models, **reference.buffers}, 1e-10)
+
+
+def test_token_ids_and_the_network_that_fits_them(tmp_path):
+    """The server learns from the nodes what the network is given, and stores the network that it has chosen."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", tokens=rng.integers(0, 20, (48, 6)), y=np.arange(48) % 2)
+    path = str(tmp_path / "own.npz")
+    options = {"dataset": path, "dtype": "float64", "clients": 4, "algorithm": "fedavg", "rounds": 1}
+    options |= {"partition": "iid", "model_arg": ("dim=8", "layers=1", "vocabulary=32")}
+    lines, models, _ = federated(tmp_path, 2, node={"dataset": path}, **options | {"model": "transformer"})
+    assert models["body.token.weight"].shape == (4, 32, 8)
+    del options["model_arg"]
+    lines, models, _ = federated(tmp_path / "chosen", 2, node={"dataset": path}, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-10)
+    assert from_toml(tmp_path / "chosen" / "federated" / "config.toml", RunConfig).model == "transformer"
 
 
 @pytest.mark.slow

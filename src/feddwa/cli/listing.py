@@ -1,17 +1,25 @@
 """`feddwa list`: what there is by name, and what is known of each without importing it."""
 
 import ast
+import dataclasses
+import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from feddwa.built_in import Entry, entries, entry_of
+from feddwa.built_in import Entry, Parameter, entries, entry_of
 from feddwa.params import Option
 from feddwa.plugins import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS, Registry, resolve
 
 KINDS = (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS)
 REGISTRIES: dict[str, Registry] = {each.plural: each for each in KINDS}
+LIBRARY_MODELS = {
+    "torchvision": "takes images; a classifier of torchvision, such as torchvision:resnet18",
+    "timm": "takes images; a classifier of timm, such as timm:vit_tiny_patch16_224",
+    "hf": "takes token ids; a sequence classifier of transformers: hf:FOLDER, hf:config.json or a name of the hub",
+}
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
@@ -40,13 +48,15 @@ def list_command(config: ListConfig) -> int:
     if config.name:
         registry.check(config.name, config.what)
         known = _known(registry.kind, _entry(registry, config.name))
-        print(_as_json({config.name: known}) if config.json else "\n".join(_lines(config.name, known)))
+        print(_as_json({config.name: known}) if config.json else "\n".join(_lines(config.name, known, registry.kind)))
         return 0
     table = {name: _known(registry.kind, entry) for name, entry in entries(registry.kind).items()}
     table |= {name: {"summary": f"plug-in {reference}"} for name, reference in registry.plugins().items()}
     if config.json:
         print(_as_json(table))
         return 0
+    if registry.kind == "model":
+        table |= {f"{name}:NAME": {"summary": text} for name, text in LIBRARY_MODELS.items()}
     width = max(map(len, table))
     for name, known in table.items():
         title = f"{known['title']}: " if "title" in known else ""
@@ -63,7 +73,24 @@ def _entry(registry: Registry, name: str) -> Entry:
     if name in entries(registry.kind):
         return entries(registry.kind)[name]
     found = registry.find(name)  # which says where something is wrong with it
+    if registry.kind == "model":
+        given = {key: Parameter(str(each.type), each.default, "") for key, each in found.arguments.items()}
+        return dataclasses.replace(entry_of(found.build), parameters=_printable(given))
     return entry_of(found if isinstance(found, type) else resolve(registry.plugins().get(name, name)))
+
+
+def _printable(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Parameters as JSON can hold them: types by name, objects as text, and None where there is no default."""
+    plain = (bool, int, float, str, tuple, list, type(None))
+    return {
+        name: Parameter(
+            re.sub(r"<class '([\w.]+)'>|typing\.", r"\1", each.type),
+            None if each.default is inspect.Parameter.empty
+            else each.default if isinstance(each.default, plain) else str(each.default),
+            each.text,
+        )
+        for name, each in parameters.items()
+    }  # fmt: skip
 
 
 def _known(kind: str, entry: Entry) -> dict[str, Any]:
@@ -73,7 +100,7 @@ def _known(kind: str, entry: Entry) -> dict[str, Any]:
     else:
         known = {key: entry.facts.get(key) for key in ("title", "summary")}
         known |= {"reference": _reference(entry.module_doc), **_costs(entry)}
-    if kind in ("algorithm", "partition"):
+    if kind != "dataset":
         known["parameters"] = {name: parameter._asdict() for name, parameter in entry.parameters.items()}
     return {key: value for key, value in known.items() if key == "summary" or value not in (None, "")}
 
@@ -92,7 +119,7 @@ def _costs(entry: Entry) -> dict[str, Any]:
     return {"traffic": traffic, "cost": {**cost, "server_ops": facts.get("server_ops")}}
 
 
-def _lines(name: str, known: dict[str, Any]) -> Iterator[str]:
+def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
     """The same for people."""
     yield f"{known.get('title', name)}: {known['summary']}"
     yield from (known[key] for key in ("reference", "description") if key in known)
@@ -100,7 +127,8 @@ def _lines(name: str, known: dict[str, Any]) -> Iterator[str]:
         if key not in ("title", "summary", "reference", "description", "parameters", "traffic", "cost"):
             yield f"{key}: {value}"
     if known.get("parameters"):
-        yield "\nhyper-parameters, by --param NAME=VALUE:"
+        called, option = ("arguments", "--model-arg") if kind == "model" else ("hyper-parameters", "--param")
+        yield f"\n{called}, by {option} NAME=VALUE:"
         shown = {key: f"{key}={each['default']}" for key, each in known["parameters"].items()}
         width = max(map(len, shown.values()))
         for key, each in known["parameters"].items():

@@ -151,7 +151,9 @@ def parse(command: str, kind: type[Options], arguments: Sequence[str], examples:
     if file is None:
         return kind(**given)
     stored: Any = from_toml(file, kind)
-    options: Options = dataclasses.replace(stored, **{**given, "param": _merged(stored.param, given.get("param", ()))})
+    repeated = [each.field for each in known if each.mark.repeated]
+    merged = {field: _merged(getattr(stored, field), given.get(field, ())) for field in repeated}
+    options: Options = dataclasses.replace(stored, **{**given, **merged})
     return options
 
 
@@ -166,7 +168,7 @@ def _complaint(error: argparse.ArgumentError, known: Sequence[Argument]) -> str:
 
 
 def _merged(stored: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """--param entries of a file, without those that the command line gives, and then these."""
+    """--param or --model-arg entries of a file, without those that the command line gives, and then these."""
     names = [entry.partition("=")[0] for entry in given]
     return (*(entry for entry in stored if not any(_same(entry.partition("=")[0], name) for name in names)), *given)
 

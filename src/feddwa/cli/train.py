@@ -69,10 +69,9 @@ def run_command(options: RunOptions) -> int:
 
 def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
     """A configuration with what its data decide; printed are what was left open and what was done to the data."""
-    from feddwa.build import in_words, settled
+    from feddwa.rates import decided
 
-    known = settled(config, task.dataset)
-    lines = [in_words(known, task)] if config.partition is None else []
+    known, lines = decided(config, task)
     for line in (*(f"{Path(config.dataset).name}: {note}" for note in task.dataset.notes), *lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return known
@@ -110,7 +109,8 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
         task = load_task(first, tell)
     make_network(first, task.dataset)
     first = told(console, first, task)
-    configs = {name: settled(each, task.dataset) for name, each in configs.items()}
+    config = dataclasses.replace(config, lr=first.lr)
+    configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
     measured = _tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
     configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}

@@ -44,7 +44,13 @@ class Defaults:
     schemes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # partition -> its hyper-parameters
 
 
-OWN = Defaults(partition=None)  # of data that have no entry
+OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
+OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
+    "image": Defaults(model="cnn", batch_size=10, lr=0.1, partition=None),
+    "series": Defaults(model="cnn1d", batch_size=10, lr=0.1, partition=None),
+    "features": Defaults(model="mlp", batch_size=10, lr=0.1, partition=None),
+    "tokens": Defaults(model="transformer", batch_size=10, lr=0.1, partition=None),
+}
 
 
 @dataclass(frozen=True)
@@ -273,6 +279,20 @@ _ALL = (
 DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _ALL}
 
 
+def is_named(dataset: str) -> bool:
+    """Whether a dataset has an entry; own data have none."""
+    return dataset in DATASETS
+
+
 def defaults_of(dataset: str) -> Defaults:
     """The default settings of a run on `dataset`: those of its entry, or of own data where it has none."""
     return DATASETS[dataset].defaults if dataset in DATASETS else OWN
+
+
+def own_defaults(kind: str, shape: tuple[int, ...]) -> Defaults:
+    """The default settings of a run on own data of a kind, samples of `shape`; images below 8x8 are too small to halve.
+
+    Several inputs take a network of one's own.
+    """
+    tiny = kind == "image" and min(shape[1:]) < 8
+    return OWN_BY_KIND.get("features" if tiny else kind, OWN)

@@ -11,13 +11,13 @@ from torch import Tensor
 from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.data.partition import Partition
 
-Inputs = Tensor | Mapping[str, Tensor]  # (..., *shape) of a network's one input, or of each of several by its name
+NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
 
 
 class Batch(NamedTuple):
     """Samples ready for a network."""
 
-    x: Inputs  # (..., B, *shape) floats, normalised; token ids stay integers
+    x: NetworkInput  # (..., B, *shape) floats, normalised; token ids stay integers
     y: Tensor  # (..., B)
 
     def pieces(self, count: int) -> "list[Batch]":
@@ -41,7 +41,7 @@ class Split:
 class FederatedData(NamedClients):
     """All clients' samples on one device, gathered by index inside the training program: no loader, no copies."""
 
-    x: Inputs  # (n, *shape) uint8, float or int64
+    x: NetworkInput  # (n, *shape) uint8, float or int64
     y: Tensor  # (n,)
     splits: Mapping[str, Split]  # "train", "test" and, where an algorithm declares one, a second training split
     classes: int
@@ -69,14 +69,14 @@ class FederatedData(NamedClients):
         y = self.y[index]
         return Batch(self._inputs(index, dtype), y.to(dtype) if y.is_floating_point() else y)
 
-    def _inputs(self, index: Tensor, dtype: torch.dtype) -> Inputs:
+    def _inputs(self, index: Tensor, dtype: torch.dtype) -> NetworkInput:
         """The inputs at `index`; of several inputs those of bytes are scaled to 0..1, and none is normalised."""
         if not isinstance(self.x, Tensor):
-            return {name: _as_input(value[index], dtype) for name, value in self.x.items()}
+            return {name: as_input(value[index], dtype) for name, value in self.x.items()}
         x = self.x[index]
         if self.scale is not None and self.shift is not None:
             return torch.addcmul(self.shift.to(dtype), x.to(dtype), self.scale.to(dtype))
-        return _as_input(x, dtype)
+        return as_input(x, dtype)
 
     def label_counts(self) -> Tensor | None:
         """(N, C) training samples of every client by class, those set apart among them, on the CPU.
@@ -104,7 +104,7 @@ class FederatedData(NamedClients):
 
 
 def federate(
-    dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[Inputs, Tensor] | None = None
+    dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[NetworkInput, Tensor] | None = None
 ) -> FederatedData:
     """A dataset and its partition on a device, where the samples may be already."""
     x, y = samples or to_device(dataset, partition, device)
@@ -120,7 +120,7 @@ def federate(
     )
 
 
-def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[Inputs, Tensor]:
+def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> tuple[NetworkInput, Tensor]:
     """All samples and targets on `device`, with the clients' rotations and label permutations applied."""
     x, y = dataset.x, dataset.y
     if partition.turns is not None:
@@ -134,14 +134,14 @@ def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> t
     return _tensors(x, device), torch.from_numpy(np.array(y)).to(device)
 
 
-def _tensors(x: np.ndarray, device: torch.device) -> Inputs:
+def _tensors(x: np.ndarray, device: torch.device) -> NetworkInput:
     """Samples (n, *shape) as a tensor; of a structured array (n,) a tensor (n, *shape) for every field."""
     if x.dtype.names is None:
         return torch.from_numpy(np.array(x)).to(device)
     return {name: torch.from_numpy(np.array(x[name])).to(device) for name in x.dtype.names}
 
 
-def _as_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+def as_input(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes as numbers from 0 to 1, real numbers in the type of the network; token ids stay integers."""
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype) if x.is_floating_point() else x
 

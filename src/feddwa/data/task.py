@@ -31,6 +31,10 @@ class Task:
             kept[name] = make()
         return kept[name]
 
+    def kept(self, name: object) -> Any:
+        """What was made under this name before; None where nothing was."""
+        return self._kept.get(name, self.dataset.kept.get(name))
+
     @property
     def clients(self) -> int:
         """The number of clients, N."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from feddwa.data.federated import Inputs
+from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Metric
@@ -146,7 +146,7 @@ def _scorer(engine: Engine, names: tuple[str, ...], buffers: tuple[str, ...], ou
     return engine.scorers[known]
 
 
-def score(engine: Engine, params: Model, buffers: Model, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def score(engine: Engine, params: Model, buffers: Model, x: NetworkInput, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
 
     Hits and losses: (b,) each, in float64; outputs: (b, ...).

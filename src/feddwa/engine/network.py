@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from feddwa.data.federated import Batch, Inputs
+from feddwa.data.federated import Batch, NetworkInput
 from feddwa.engine import keys
 from feddwa.engine.functions import StackedFunctions, weights_as_given
 from feddwa.engine.types import Model, StepState
@@ -33,7 +33,7 @@ class Net:
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Model, x: Inputs) -> Tensor:
+    def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
         with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
@@ -47,7 +47,7 @@ class Net:
         return self.loss_function(self(params, batch.x), batch.y)
 
 
-def call(module: nn.Module, state: dict[str, Tensor], x: Inputs) -> Tensor:
+def call(module: nn.Module, state: dict[str, Tensor], x: NetworkInput) -> Tensor:
     """Outputs (B, ...) of a module with the parameters and buffers of `state`, of which it writes new buffers back.
 
     x: one input (B, *shape), or several by name: "0", "1", ... are positional arguments, other names keywords.
@@ -95,7 +95,7 @@ def head_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(prefix + own for own in trainable(module.get_submodule(name)))
 
 
-def outputs_and_features(net: Any, params: Model, x: Inputs) -> tuple[Tensor, Tensor]:
+def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
     """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
     head = net.module.get_submodule(head_name(net.module))
     seen: list[tuple[Tensor, Tensor]] = []

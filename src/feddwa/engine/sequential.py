@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from feddwa.data.federated import Batch, Inputs
+from feddwa.data.federated import Batch, NetworkInput
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, SAMPLES_AT_ONCE, Metrics, Scores, hits, measured
@@ -53,7 +53,7 @@ class PlainNet:
     key: Tensor
     calls: int = 0
 
-    def __call__(self, params: Model, x: Inputs) -> Tensor:
+    def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         with KeyedFunctions(keys.fold(self.key, self.calls)):
             self.calls += 1

@@ -5,6 +5,7 @@ models on its test data accuracy, loss and the run's metrics. Label counts are s
 them. Errors are written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
+import json
 from collections.abc import Callable
 from logging import ERROR
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from feddwa import __version__, updates
 from feddwa.build import make_engine
+from feddwa.data.inputs import inputs_of
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, put_parts, take_parts
@@ -70,7 +72,7 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "first": site.first,
         "clients": site.clients,
         "total": site.task.clients,
-        "inputs": layout.of(dataset.x),
+        "inputs": json.dumps(inputs_of(dataset).as_json(), sort_keys=True),
         "targets": layout.of(dataset.y),
         "classes": dataset.classes,
         "names": names_digest(dataset),
@@ -106,7 +108,7 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     if last:
         mine, engine = me.rows[tested_at], me.client_side.engine
         models, buffers = me.client_side.personal(mine, round, delivered, take_parts(memory, tested_at))
-        card = card_of(config.algorithm, str(config.model), load_site(config, values).task.dataset, engine)
+        card = card_of(config, load_site(config, values).task.dataset, engine)
         card = scored(card.only(mine.tolist()), before, round - 1)
         node.save_models(folder, mine, TrainedModels(card, {**engine.complete(models), **buffers}, engine.module))
     if trains:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from feddwa.algorithms import Algorithm, Info, Problem
+from feddwa.build import fitted
 from feddwa.engine import Cohort, Memory, ServerState, keys
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, to_devices
@@ -63,6 +64,7 @@ class Coordinator:
         self._wait_for_nodes()
         assert self.registry.task is not None
         inputs, targets, classes, _ = self.registry.task
+        self.config = fitted(self.config, inputs)
         self.probe = ShapeProbe.of(self.config, inputs, targets, classes)
         self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm)
         self.initial = digest({**self.probe.initial, **frozen(self.probe.client_side.engine.module)})

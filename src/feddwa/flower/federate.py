@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from feddwa.build import in_words, load_task, make_network, settled
+from feddwa.build import load_task, make_network
 from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
@@ -23,7 +23,8 @@ from feddwa.errors import InputError, require
 from feddwa.experiment import Result
 from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import DATASETS, is_reference
+from feddwa.plugins import DATASETS, is_foreign
+from feddwa.rates import decided
 from feddwa.results import runs
 from feddwa.results.recorder import Observer
 from feddwa.results.weights import read as read_weights
@@ -58,11 +59,9 @@ def federate(
     task = load_task(config)
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
-    if config.partition is None:
-        config = settled(config, task.dataset)
-        tell(in_words(config, task))
-    for note in task.dataset.notes:
-        tell(note)
+    config, told = decided(config, task)
+    for text in (*task.dataset.notes, *told):
+        tell(text)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
@@ -87,7 +86,7 @@ def _run(config: FlowerConfig, nodes: int, insecure: bool, observe: Observer) ->
     if not DATASETS.knows(config.dataset):
         settings["dataset"] = config.dataset
     named = (config.algorithm, config.model or "", config.partition or "", config.dataset)
-    if references := [name for name in named if is_reference(name.partition("@")[0])]:
+    if references := [name for name in named if is_foreign(name)]:
         settings["references"] = ",".join(references)
     if config.data_dir is not None:
         settings["data-dir"] = config.data_dir

@@ -5,9 +5,11 @@ description of itself decides only which *free* rows it is given when it joins. 
 no other key can claim them, and a node that leaves keeps them.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import Any, get_args
 
 import torch
 from flwr.app import RecordDict
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa import __version__
+from feddwa.data.inputs import Inputs, Kind
 from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
 
@@ -29,7 +32,7 @@ class NodeDescription:
     first: int  # the first row that it asks for; -1: any
     clients: int  # k, the number of its clients
     total: int  # clients of the whole partition, of which the node has a block
-    task: tuple[Any, ...]  # layout of a sample and its target, number of classes, digest of their names: of all nodes
+    task: tuple[Any, ...]  # inputs of the network, layout of a target, number of classes, digest of their names
     train: Tensor  # (k,) training samples
     test: Tensor  # (k,) test samples
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
@@ -41,10 +44,10 @@ class NodeDescription:
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
         first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
-        inputs, targets, names = (codec.setting(facts, name, str) for name in ("inputs", "targets", "names"))
+        inputs = _inputs(codec.setting(facts, "inputs", str))
+        targets, names = (codec.setting(facts, name, str) for name in ("targets", "names"))
         classes = codec.setting(facts, "classes", int)
-        for each in (inputs, targets):
-            layout.blank(each, 1)
+        layout.blank(targets, 1)
         in_place = first == -1 or 0 <= first <= total - clients
         if not 1 <= clients <= MOST or not in_place or not 0 <= classes <= 2**20:
             raise Malformed("a node that holds nothing, or too much")
@@ -111,9 +114,27 @@ class Registry:
 
     def facts(self) -> dict[str, Any]:
         """Everything else, for a checkpoint."""
-        return {"rows": self.rows, "task": self.task}
+        task = None if self.task is None else (self.task[0].as_json(), *self.task[1:])
+        return {"rows": self.rows, "task": task}
 
     @classmethod
     def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
         """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
-        return cls(dict(facts["rows"]), tuple(facts["task"]), tree["train"], tree["test"], tree["labels"])
+        inputs, *others = facts["task"]
+        task = Inputs.from_json(inputs), *others
+        return cls(dict(facts["rows"]), task, tree["train"], tree["test"], tree["labels"])
+
+
+def _inputs(text: str) -> Inputs:
+    """The inputs that a node says to have; raises Malformed where these are none that a network can be built for."""
+    try:
+        inputs = Inputs.from_json(json.loads(text))
+        parts = [inputs, *inputs.parts.values()]
+        numbers = [number for part in parts for number in (*part.shape, part.vocabulary + 1)]
+        right = all(type(number) is int and number > 0 for number in numbers)
+        right &= all(part.kind in get_args(Kind) and prod(part.shape) <= layout.LARGEST for part in parts)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        right = False
+    if not right:
+        raise Malformed("inputs that no network has")
+    return inputs

@@ -53,6 +53,8 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
 
     simulated: nodes have no keys, as in Flower's simulation. An unfinished run in `config.out` is continued.
     """
+    if config.lr == "auto":
+        raise InputError("run config lr: must be a number, as only the nodes have data to try rates on")
     if config.partition is None:
         raise InputError("run config partition: must be given where dataset is a path, as only the nodes have the data")
     coordinator = Coordinator(grid, config, simulated)
@@ -65,7 +67,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     elif not begun:
         runs.check_free(str(path))
     coordinator.start()
-    plain = plain_config(config, coordinator.registry.clients, path)
+    plain = plain_config(coordinator.config, coordinator.registry.clients, path)
     facts = {"options": _options(config)}
     opened = runs.RunDirectory.reopen(plain, facts) if begun else runs.RunDirectory.create(plain, facts=facts)
     with opened as directory:
@@ -142,12 +144,9 @@ class FederatedRounds:
 
     def trained(self) -> TrainedModels:
         """No models: nodes keep those of their clients, with the normalisation and the names that only they know."""
-        engine, config, registry = (
-            self.coordinator.probe.client_side.engine,
-            self.coordinator.config,
-            self.coordinator.registry,
-        )
-        return absent(config.algorithm, str(config.model), engine, registry.train, registry.test, AT_THE_NODES)
+        probe, registry = self.coordinator.probe, self.coordinator.registry
+        sizes = registry.train, registry.test
+        return absent(self.coordinator.config, probe.dataset, probe.client_side.engine, *sizes, AT_THE_NODES)
 
 
 def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The options of a run over Flower, as a dataclass and as Flower's run config: those of `feddwa run` and a few more."""
 
 import dataclasses
+import shlex
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class FlowerConfig(RunConfig):
 def to_run_config(config: FlowerConfig) -> dict[str, str | int | float | bool]:
     """The options as Flower's run config: plain values under names with hyphens; "" stands for None."""
     values = dataclasses.asdict(config)
-    plain = {key: " ".join(value) if isinstance(value, tuple | list) else value for key, value in values.items()}
+    plain = {key: shlex.join(value) if isinstance(value, tuple | list) else value for key, value in values.items()}
     return {key.replace("_", "-"): "" if value is None else value for key, value in plain.items()}
 
 
@@ -74,7 +75,8 @@ def from_run_config(values: Mapping[str, Any]) -> FlowerConfig:
 
 def _typed(name: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(params.parts_of(kind)[0]) is tuple:
-        if not isinstance(value, str):
-            raise InputError(f"run config {name}: got {value!r}, must be text such as 'top_k=3 turns=2'")
-        return tuple(value.split())
+        try:
+            return tuple(shlex.split(value))
+        except (ValueError, AttributeError):  # a quotation that does not end; no text
+            raise InputError(f"run config {name}: got {value!r}, must be text such as 'top_k=3 turns=2'") from None
     return params.typed(f"run config {name}", params.parse(value, kind), kind)

@@ -32,7 +32,7 @@ from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig
-from feddwa.plugins import DATASETS, is_reference, metric_of
+from feddwa.plugins import DATASETS, is_foreign, metric_of
 
 Values = tuple[tuple[str, Any], ...]  # a node config as a hashable value, for caches
 
@@ -62,7 +62,7 @@ def admit(config: FlowerConfig, node: Values) -> None:
         (option, getattr(config, option) or "") for option in ("algorithm", "model", "partition", "dataset", "loss")
     ]
     for option, name in [*names, *(("metrics", metric_of(entry)[1]) for entry in config.metrics)]:
-        if (is_reference(name) or "@" in name) and name not in allowed:
+        if is_foreign(name) and name not in allowed:
             raise Refusal(f"{option}: a reference that the node config does not name under `references`")
 
 

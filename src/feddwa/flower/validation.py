@@ -15,6 +15,7 @@ from torch import Tensor
 
 from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
+from feddwa.data.inputs import Inputs
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Message, Model, Scores
@@ -45,20 +46,21 @@ class ShapeProbe:
     """One client with blank samples, run by the server to learn the network's tensors and the signature of uploads."""
 
     client_side: ClientSide
+    dataset: Dataset  # the blank samples
     initial: Model  # the initial model
     buffers: Model  # its BatchNorm statistics
     head: tuple[str, ...]  # names of the parameters of the last linear layer
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
-    def of(cls, config: FlowerConfig, inputs: str, targets: str, classes: int) -> "ShapeProbe":
-        """The probe of a run whose samples and targets have these layouts; labels are 0 to classes - 1."""
-        x, y = (layout.blank(each, SAMPLES + 1) for each in (inputs, targets))
+    def of(cls, config: FlowerConfig, inputs: Inputs, targets: str, classes: int) -> "ShapeProbe":
+        """The probe of a run on these inputs, whose targets have this layout; labels are 0 to classes - 1."""
+        x, y = inputs.blank(SAMPLES + 1), layout.blank(targets, SAMPLES + 1)
         rows = np.arange(SAMPLES + 1)
-        task = Task(Dataset(config.dataset, x, y, SAMPLES, classes), Partition([rows[:-1]], [rows[-1:]]))
-        engine: Engine = make_engine(config, task)
+        dataset = Dataset(config.dataset, x, y, SAMPLES, classes)
+        engine: Engine = make_engine(config, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
         side = ClientSide.of(config.make_algorithm(), engine, config.batchnorm, chunk=1)
-        return cls(side, *engine.initial(), head_parameters(engine.module))
+        return cls(side, dataset, *engine.initial(), head_parameters(engine.module))
 
     def upload_signature(self, download: Message, memory: Memory, round: int) -> Signature:
         """Signature that every client's upload must have in this round.

@@ -44,9 +44,9 @@ Content = dict[str, Any]  # of record.json
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Everything of a configuration that a result depends on, seed and rounding apart; None left out."""
+    """Everything of a configuration that a result depends on, seed and rounding apart; None and () left out."""
     found = options_of(config.resolved(), leaving_out=(*WHERE_AND_HOW, "seed", "dtype"))
-    return {**{key: value for key, value in found.items() if value is not None}, "param": sorted(found["param"])}
+    return {**{key: value for key, value in found.items() if value not in (None, ())}, "param": sorted(found["param"])}
 
 
 def cell_name(config: RunConfig) -> str:

@@ -72,7 +72,8 @@ class SimulatedRounds:
         """The models that the run delivers; they were evaluated when the last round ended."""
         scores, rounds = self.federation.scores, self.federation.round
         line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest)
-        return Entry(line, metrics.client_line(rounds + 1, scores, None, None))
+        clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
+        return Entry(line, clients | ({"names": list(names)} if names else {}))
 
     def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
         """The federation's state."""

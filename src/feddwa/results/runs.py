@@ -2,8 +2,9 @@
 
 config.toml           the resolved configuration: `feddwa run --config DIR/config.toml` makes the run again, elsewhere
 partition.json        who has how many samples of which class, and the true groups where there are any
+rates.json            the rates that --lr auto tried, and their losses, where it was given
 metrics.jsonl         a line a round (and a last one: the models that the run delivers)
-clients.jsonl         every client's accuracy, a line a round
+clients.jsonl         every client's accuracy, a line a round; the last one has the clients' names, where there are any
 weights.journal       P of every round with its cohort, a record a round, until the run is finished
 weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
 checkpoint/           the whole state after the last two rounds, until the run is finished

@@ -79,14 +79,12 @@ def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str
     new: Newcomer = algorithm.newcomer(trainer, others, epochs)
     made = {"alone": alone, "mean": mean, "adapted": (new.model, new.memory)}
     scores = {which: evaluate(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
-    card = store.scored(
-        store.card_of(trained.card.algorithm, trained.card.network, task.dataset, engine), scores["adapted"], 0
-    )
+    card = store.scored(store.card_of(config, task.dataset, engine), scores["adapted"], 0)
     card = dataclasses.replace(
         card,
         clients=(name,),
         form=trained.card.form,
-        arguments=trained.card.arguments,
+        inputs=trained.card.inputs,
         evaluated=f"{new.how}, on a fifth of its samples",
     )
     stack = {**engine.complete(new.model), **new.memory["buffers"]}
@@ -111,7 +109,8 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     module = trained.model(0)  # its frozen parameters are everybody's
     dtype = getattr(torch, trained.card.dtype)
     settings, device = build.settings_of(config), build.choose_device(config.device)
-    engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype)
+    loss = build.loss_of(config, task.dataset)
+    engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
     build.check_single_samples(engine)
     kind = SequentialTrainer if config.backend == "sequential" else Trainer
     return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError, shown
 
 VERSION = 1
@@ -22,8 +23,8 @@ class ModelCard:
 
     network: str  # as --model takes it, without the file behind @: all parameters are stored
     arguments: tuple[str, ...]  # of its constructor, KEY=VALUE
-    shape: tuple[int, ...]  # of one raw sample
-    samples: str  # type of raw samples: uint8 (pixels), float32 (features), int64 (tokens)
+    inputs: dict[str, Any]  # what a sample is: `feddwa.data.inputs.Inputs` as JSON
+    samples: dict[str, str]  # type of raw samples: uint8 (pixels), float32 (features), int64 (tokens); input -> type
     outputs: int  # what the network was made for: classes, or the numbers that it predicts
     classes: int  # 0 where targets are not classes
     class_names: tuple[str, ...]
@@ -42,6 +43,16 @@ class ModelCard:
     loss: tuple[float | None, ...]
     missing: str = ""  # why no models are stored, where none are
     run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
+
+    @property
+    def sample(self) -> Inputs:
+        """What a sample is."""
+        return Inputs.from_json(self.inputs)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Input -> its shape in one raw sample; the only one of a network is named "0"."""
+        return {name: part.shape for name, part in (self.sample.parts or {"0": self.sample}).items()}
 
     def client(self, name: str | int) -> int:
         """The number of a client that is given by its name or number; of a text that may be both, it is the name."""

@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from feddwa.data.federated import as_input
+from feddwa.engine.network import call
 from feddwa.errors import InputError, one_line, require, shown
 from feddwa.storage import write_whole
 from feddwa.trained.card import ModelCard
@@ -25,7 +27,7 @@ Format = Literal["safetensors", "torch-export", "onnx"]
 SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 INDEX = "index.json"
 COMMON = (  # fields of the card that stand in the index
-    "network", "arguments", "shape", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
+    "network", "arguments", "inputs", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
     "evaluated",
 )  # fmt: skip
 AT_ONCE = 1024  # samples that go through a model together
@@ -35,6 +37,7 @@ class Deployed(nn.Module):
     """A trained network with its normalisation before it: raw samples in, scores out.
 
     Raw samples are as the data have them: (n, C, H, W) bytes of pixels, (n, features) numbers, (n, length) token ids.
+    Several inputs are so many arguments, in the order of the data.
     Scores (n, outputs) are the network's outputs; softmax makes probabilities of those of a classifier.
     """
 
@@ -44,19 +47,20 @@ class Deployed(nn.Module):
     def __init__(self, network: nn.Module, card: ModelCard) -> None:
         super().__init__()
         self.network, self.dtype = network, getattr(torch, card.dtype)
+        self.inputs = tuple(card.sample.parts)  # names of several inputs
         for name, values in (("scale", card.scale), ("shift", card.shift)):
             self.register_buffer(
                 name, None if values is None else torch.tensor(values, dtype=torch.float64).to(self.dtype)
             )
 
-    def forward(self, samples: Tensor) -> Tensor:
+    def forward(self, *samples: Tensor) -> Tensor:
         """(n, *shape) raw samples -> (n, outputs) scores."""
+        if self.inputs:
+            values = [as_input(each, self.dtype) for each in samples]
+            return call(self.network, {}, dict(zip(self.inputs, values, strict=True)))
         if self.scale is not None and self.shift is not None:
-            samples = torch.addcmul(self.shift, samples.to(self.dtype), self.scale)
-        elif samples.is_floating_point():
-            samples = samples.to(self.dtype)
-        scores: Tensor = self.network(samples)
-        return scores
+            return call(self.network, {}, torch.addcmul(self.shift, samples[0].to(self.dtype), self.scale))
+        return call(self.network, {}, as_input(samples[0], self.dtype))
 
 
 def deployed(trained: TrainedModels, client: str | int) -> Deployed:
@@ -67,21 +71,37 @@ def deployed(trained: TrainedModels, client: str | int) -> Deployed:
 def predict(trained: TrainedModels, client: str | int, x: Any) -> Tensor:
     """Scores (n, outputs) of raw samples x (n, *shape) by a client's model."""
     model, samples = deployed(trained, client), raw_samples(trained.card, x)
+    pieces = zip(*(each.split(AT_ONCE) for each in samples), strict=True)
     with torch.no_grad():
-        return torch.cat([model(part) for part in samples.split(AT_ONCE)])
+        return torch.cat([model(*piece) for piece in pieces])
 
 
-def raw_samples(card: ModelCard, x: Any) -> Tensor:
-    """An array or tensor as raw samples of the model; raises where its shape or its numbers cannot be."""
+def raw_samples(card: ModelCard, x: Any) -> list[Tensor]:
+    """Arrays or tensors as raw samples of the model, one for each of its inputs; raises where they cannot be.
+
+    x: of several inputs a mapping, a tuple or a structured array, as the training data were given.
+    """
+    names = tuple(card.sample.parts)
+    if not names:
+        return [_raw("samples", x, card.shapes["0"], card.samples["0"])]
+    several = dict(enumerate(x)) if isinstance(x, tuple | list) else x
+    several = several if isinstance(several, dict) else {name: x[name] for name in names}
+    given = {str(name): value for name, value in several.items()}
+    require(set(given) == set(names), "samples", ", ".join(given), f"the inputs {', '.join(names)}")
+    return [_raw(f"samples {name}", given[name], card.shapes[name], card.samples[name]) for name in names]
+
+
+def _raw(what: str, x: Any, shape: tuple[int, ...], kind: str) -> Tensor:
+    """(n, *shape) of one input, of the type that the training data have."""
     array = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
-    wanted = f"(n, {', '.join(map(str, card.shape))})"
-    fits = array.ndim == 1 + len(card.shape) and array.shape[1:] == card.shape and len(array) > 0
-    require(fits, "samples", array.shape, f"of shape {wanted}, as the training data have them")
-    kinds = {"uint8": "u", "int64": "iu"}.get(card.samples, "fiub")
-    right = array.dtype.kind in kinds and (card.samples != "uint8" or array.dtype == np.uint8)
-    require(right, "samples", str(array.dtype), f"{card.samples} as in the training data")
-    require(array.dtype.kind != "f" or bool(np.isfinite(array).all()), "samples", "NaN or infinity", "finite numbers")
-    return torch.from_numpy(np.ascontiguousarray(array).astype(card.samples))
+    wanted = f"(n, {', '.join(map(str, shape))})"
+    fits = array.ndim == 1 + len(shape) and array.shape[1:] == shape and len(array) > 0
+    require(fits, what, array.shape, f"of shape {wanted}, as the training data have them")
+    kinds = {"uint8": "u", "int64": "iu"}.get(kind, "fiub")
+    right = array.dtype.kind in kinds and (kind != "uint8" or array.dtype == np.uint8)
+    require(right, what, str(array.dtype), f"{kind} as in the training data")
+    require(array.dtype.kind != "f" or bool(np.isfinite(array).all()), what, "NaN or infinity", "finite numbers")
+    return torch.from_numpy(np.ascontiguousarray(array).astype(kind))
 
 
 def export(trained: TrainedModels, client: str | int, path: Path, form: Format = "safetensors") -> None:
@@ -133,7 +153,9 @@ def _safetensors(trained: TrainedModels, client: int) -> bytes:
 def _torch_export(trained: TrainedModels, client: int) -> bytes:
     module, content = deployed(trained, client), io.BytesIO()
     with _Quiet():
-        program = _traced(lambda: torch.export.export(module, _example(trained.card), dynamic_shapes=_any_number()))
+        program = _traced(
+            lambda: torch.export.export(module, _example(trained.card), dynamic_shapes=_any_number(trained.card))
+        )
         torch.export.save(program, content, extra_files={"feddwa.json": trained.card.of(client).to_text()})
     return content.getvalue()
 
@@ -150,8 +172,8 @@ def _onnx(trained: TrainedModels, client: int) -> bytes:
     with _Quiet(), tempfile.TemporaryDirectory() as folder:
         program = _traced(
             lambda: torch.onnx.export(
-                module, _example(trained.card), dynamo=True, dynamic_shapes=_any_number(), verbose=False,
-                input_names=["samples"], output_names=["scores"],
+                module, _example(trained.card), dynamo=True, dynamic_shapes=_any_number(trained.card), verbose=False,
+                input_names=list(trained.card.sample.parts) or ["samples"], output_names=["scores"],
             )
         )  # fmt: skip
         file = os.path.join(folder, "model.onnx")
@@ -169,13 +191,15 @@ WRITERS: dict[Format, Callable[[TrainedModels, int], bytes]] = {
 }
 
 
-def _example(card: ModelCard) -> tuple[Tensor]:
+def _example(card: ModelCard) -> tuple[Tensor, ...]:
     """Two samples: of one, torch.export would conclude that there is always one."""
-    return (torch.zeros(2, *card.shape, dtype=getattr(torch, card.samples)),)
+    shapes = card.shapes.items()
+    return tuple(torch.zeros(2, *shape, dtype=getattr(torch, card.samples[name])) for name, shape in shapes)
 
 
-def _any_number() -> dict[str, Any]:
-    return {"samples": {0: torch.export.Dim("n")}}
+def _any_number(card: ModelCard) -> dict[str, Any]:
+    number = torch.export.Dim("n")
+    return {"samples": tuple({0: number} for _ in card.shapes)}
 
 
 def _traced(trace: Callable[[], Any]) -> Any:

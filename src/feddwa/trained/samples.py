@@ -28,6 +28,7 @@ def read(card: ModelCard, path: Path, column: str = CLIENT) -> Samples:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if card.form is None:
+        require(not card.sample.parts, "DATA", str(path), "Python's result.predict: a sample has several inputs")
         require(path.suffix == ".npz", "DATA", str(path), "an .npz file with x, and y where labels are known")
         return _from_arrays(card, path)
     try:
@@ -75,7 +76,7 @@ def _from_arrays(card: ModelCard, path: Path) -> Samples:
     if "x" not in content or not set(content) <= {"x", "y", "client"}:
         raise InputError(f"{path}: must hold x, and may hold y and client; it has {', '.join(map(ascii, content))}")
     try:
-        x = raw_samples(card, content["x"]).numpy()
+        (x,) = (each.numpy() for each in raw_samples(card, content["x"]))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     for name, values in content.items():

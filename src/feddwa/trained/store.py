@@ -19,7 +19,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from feddwa import checkpoint, models
+from feddwa.build import fitted, outputs_for
+from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset
+from feddwa.data.inputs import inputs_of
 from feddwa.engine import Engine, Scores, Stack
 from feddwa.engine.rows import row
 from feddwa.engine.sequential import load
@@ -59,16 +62,18 @@ class TrainedModels:
         return dataclasses.replace(self, stack={name: _copied(value) for name, value in self.stack.items()})
 
 
-def card_of(algorithm: str, model: str, dataset: Dataset, engine: Engine, arguments: tuple[str, ...] = ()) -> ModelCard:
+def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
     """What is known of a run's models before they are trained; accuracies come with `scored`."""
+    config, x = fitted(config, inputs_of(dataset)), dataset.x
+    kinds = {name: x[name].dtype for name in dataset.inputs} or {"0": x.dtype}
     data, sizes = engine.data, {name: tuple(split.sizes.tolist()) for name, split in engine.data.splits.items()}
     train = torch.stack([split.sizes for name, split in data.splits.items() if name != "test"]).sum(0)
     return ModelCard(
-        network=model.partition("@")[0],
-        arguments=arguments,
-        shape=tuple(dataset.shape),
-        samples=str(dataset.x.dtype),
-        outputs=dataset.classes,
+        network=str(config.model).partition("@")[0],
+        arguments=config.model_arg,
+        inputs=inputs_of(dataset).as_json(),
+        samples={name: str(kind) for name, kind in kinds.items()},
+        outputs=outputs_for(config, dataset),
         classes=dataset.classes,
         class_names=tuple(dataset.class_names),
         dtype=str(engine.dtype).removeprefix("torch."),
@@ -77,7 +82,7 @@ def card_of(algorithm: str, model: str, dataset: Dataset, engine: Engine, argume
         scale=None if data.scale is None else data.scale.tolist(),
         shift=None if data.shift is None else data.shift.tolist(),
         form=None if dataset.form is None else plain(dataset.form.as_json()),
-        algorithm=algorithm,
+        algorithm=config.algorithm,
         evaluated="",
         clients=tuple(data.client_name(client) for client in range(data.clients)),
         train_samples=tuple(train.tolist()),
@@ -94,14 +99,12 @@ def scored(card: ModelCard, scores: Scores, rounds: int) -> ModelCard:
     return dataclasses.replace(card, evaluated=what, accuracy=accuracy, loss=loss)
 
 
-def absent(algorithm: str, model: str, engine: Engine, train: Tensor, test: Tensor, why: str) -> TrainedModels:
-    """No models of clients with so many samples (N,), and why; engine: on samples of which the shape alone is known."""
-    data = engine.data
-    blank = Dataset("", data.x.cpu().numpy(), data.y.cpu().numpy(), 1, data.classes)
+def absent(config: RunConfig, dataset: Dataset, engine: Engine, train: Tensor, test: Tensor, why: str) -> TrainedModels:
+    """No models of clients with so many samples (N,), and why; dataset: samples of which the form alone is known."""
     lists: dict[str, Any] = {"train_samples": tuple(train.tolist()), "test_samples": tuple(test.tolist())}
     lists |= {name: (None,) * len(train) for name in ("accuracy", "loss")}
     names = tuple(map(str, range(len(train))))
-    card = dataclasses.replace(card_of(algorithm, model, blank, engine), clients=names, missing=why, **lists)
+    card = dataclasses.replace(card_of(config, dataset, engine), clients=names, missing=why, **lists)
     return TrainedModels(card, {}, engine.module)
 
 
@@ -139,7 +142,7 @@ def read_card(folder: Path) -> ModelCard:
 def make_network(card: ModelCard) -> nn.Module:
     """The network of a card, its parameters not yet those of a client."""
     with torch.random.fork_rng(devices=[]):
-        module = models.make(card.network, card.shape, card.outputs)
+        module = models.make(card.network, card.sample, card.outputs, card.arguments)
     return module.to(getattr(torch, card.dtype)).eval()
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.data.federated import FederatedData, Inputs
+from feddwa.data.federated import FederatedData, NetworkInput
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.rows import concat, tensors
 from feddwa.engine.types import Parts
@@ -218,7 +218,7 @@ def _join_data(parts: Sequence[FederatedData]) -> FederatedData:
     return replace(first, x=_join_inputs([data.x for data in parts]), y=torch.cat([d.y for d in parts]), splits={})
 
 
-def _join_inputs(parts: Sequence[Inputs]) -> Inputs:
+def _join_inputs(parts: Sequence[NetworkInput]) -> NetworkInput:
     """Samples (n_i, *shape) one behind the other; of several inputs each by itself."""
     first = parts[0]
     if isinstance(first, Tensor):

@@ -1,0 +1,144 @@
+"""What the data are: owners, classes, the size of the test part, and the scale of tables and series."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from feddwa.data.catalogue import is_named
+from feddwa.data.dataset import Dataset
+from feddwa.data.inputs import Inputs
+from feddwa.datacheck.rows import SHOWN, drawn, listed, seen
+from feddwa.results.findings import Finding
+
+RARE = 0.01  # share of samples below which a class hardly counts in an accuracy
+ONE_ANSWER = 0.9  # share of one class from which accuracy says little
+FEW_TESTS = 100  # test samples below which an accuracy is uncertain by points
+SCALE, RATIO = 10.0, 100.0  # size of a feature, and ratio of two features' spreads, that one rate does not suit
+FAR = 100.0  # spreads from the median at which a value is more likely an error than a measurement
+
+
+def overview(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
+    """What there is: samples, their kind, owners."""
+    tests = len(dataset.y) - dataset.train_count
+    classes = f"{dataset.classes} classes" if dataset.classes else "targets that are no classes"
+    yield Finding("ok", f"{dataset.train_count:,} training and {tests:,} test samples: {inputs}, {classes}")
+    if dataset.owners:
+        names = [dataset.client_names[i] if dataset.client_names else str(i) for i in range(min(dataset.owners, SHOWN))]
+        more = ", ..." if dataset.owners > SHOWN else ""
+        yield Finding("ok", f"{dataset.owners} owners: {', '.join(names)}{more}")
+    elif not is_named(dataset.name):
+        yield Finding(
+            "note",
+            "the data name no owners, so clients are drawn at random and alike; a column or folder that says whose a "
+            "sample is (--client) makes them different, --partition dirichlet does it artificially",
+        )
+
+
+def classes(dataset: Dataset) -> Iterator[Finding]:
+    """Balance: classes of one sample, rare ones, one that outweighs all others."""
+    counts = np.bincount(dataset.y, minlength=dataset.classes)
+    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
+    single = [names[i] for i in np.flatnonzero(counts == 1)]
+    if single:
+        yield Finding(
+            "warning",
+            f"{listed(single, 'class', 'classes')} with one sample: it is trained or tested, never both; merge such "
+            "classes, or leave them out",
+        )
+    share = counts / counts.sum()
+    top = int(share.argmax())
+    rare = [names[i] for i in np.flatnonzero((share < min(RARE, 0.1 / dataset.classes)) & (counts > 1))]
+    if share[top] >= ONE_ANSWER:
+        yield Finding(
+            "warning",
+            f"{100 * share[top]:.0f} % of the samples are of class {names[top]}: always giving that answer is as good; "
+            "compare with it, and look at the other classes by themselves",
+        )
+    elif rare:
+        yield Finding(
+            "note",
+            f"{listed(rare, 'class', 'classes')} with less than {100 * min(RARE, 0.1 / dataset.classes):.2g} % of the "
+            "samples: accuracy hardly sees them; look at them by themselves",
+        )
+    elif not single:
+        low, high = counts.min(), counts.max()
+        yield Finding("ok", f"classes have {low:,} to {high:,} samples")
+
+
+def tests(dataset: Dataset) -> Iterator[Finding]:
+    """Whether the test part is large enough to tell accuracies apart."""
+    tests = len(dataset.y) - dataset.train_count
+    if tests < FEW_TESTS:
+        error = 100 * np.sqrt(0.25 / tests)
+        yield Finding(
+            "warning",
+            f"the whole test part has {tests} samples: the standard error of an accuracy is up to {error:.0f} points; "
+            "bring more samples, or compare means over several --seed",
+        )
+
+
+def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
+    """Columns of a table, or channels of a series: their scale as the network sees it, constants, outliers."""
+    rows = drawn(np.arange(dataset.train_count), dataset)
+    values = _columns(dataset, rows)  # (samples, k)
+    names, coded = _column_names(dataset, values.shape[1], inputs)
+    mean, spread = values.mean(0), values.std(0)
+    constant = np.flatnonzero(spread <= 1e-12 * np.maximum(1, abs(mean)))
+    if len(constant):
+        yield Finding(
+            "note",
+            f"{listed([names[i] for i in constant], *_noun(inputs))} constant in the training part: nothing can be "
+            "learnt from it; leave it out (--drop)",
+        )
+    kept = np.setdiff1d(np.flatnonzero(~coded), constant)
+    large = kept[np.maximum(abs(mean[kept]), spread[kept]) > SCALE]
+    unlike = len(kept) > 1 and spread[kept].max() > RATIO * spread[kept].min()
+    if len(large) or unlike:
+        worst = large if len(large) else kept[[spread[kept].argmax(), spread[kept].argmin()]]
+        told = [f"{names[i]} (mean {mean[i]:.3g}, spread {spread[i]:.3g})" for i in worst]
+        yield Finding(
+            "warning",
+            f"{listed(told, *_noun(inputs))} not scaled: one rate cannot suit all of them; --standardise scales "
+            "them by the training rows",
+        )
+    elif len(kept):
+        yield Finding(
+            "ok", f"{_noun(inputs)[1]} have means up to {abs(mean).max():.2g}, spreads up to {spread.max():.2g}"
+        )
+    yield from _outliers(values, kept, names)
+
+
+def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
+    """Single values far from all others of their column. values: (samples, k); kept: columns to look at."""
+    low, middle, high = np.percentile(values[:, kept], [25, 50, 75], axis=0) if len(kept) else (np.zeros(0),) * 3
+    for place in np.flatnonzero(high > low):
+        far = abs(values[:, kept[place]] - middle[place]) > FAR * (high - low)[place]
+        if 0 < far.mean() < RARE:
+            worst = values[far.nonzero()[0][0], kept[place]]
+            yield Finding(
+                "warning",
+                f"column {names[kept[place]]}: {far.sum():,} of {len(values):,} values lie more than {FAR:.0f} "
+                f"interquartile ranges from the median (e.g. {worst:.4g}; as the network sees it): errors of typing or "
+                "units? They rule the mean and the spread",
+            )
+
+
+def _columns(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """(samples, k): features as columns; of series, channels, with a sample for each time step."""
+    x = seen(dataset, rows)
+    if len(dataset.shape) == 2:
+        return x.transpose(0, 2, 1).reshape(-1, x.shape[1])
+    return x.reshape(len(x), -1)
+
+
+def _column_names(dataset: Dataset, count: int, inputs: Inputs) -> tuple[list[str], np.ndarray]:
+    """The names of the columns, and (k,) whether a column is 0 or 1 for one value of a text."""
+    columns = [] if dataset.form is None else dataset.form.columns
+    named = [(each.name, each.kind == "category") for each in columns for _ in range(each.width)]
+    if len(named) != count or inputs.kind != "features":
+        named = [(str(number), False) for number in range(count)]
+    return [name for name, _ in named], np.array([coded for _, coded in named])
+
+
+def _noun(inputs: Inputs) -> tuple[str, str]:
+    return ("channel", "channels") if inputs.kind == "series" else ("column", "columns")

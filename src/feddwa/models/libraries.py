@@ -1,0 +1,202 @@
+"""Networks of installed packages by name: torchvision:NAME, timm:NAME and hf:PATH_OR_NAME (transformers).
+
+Classes and the size of the input are adapted. Weights come from a file (@FILE) or, for hf:, from the folder. Nothing is
+fetched unless hf: names a model of the hub.
+"""
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from feddwa.data.inputs import Inputs
+from feddwa.errors import InputError, one_line, require
+from feddwa.models.arguments import Argument, arguments_of
+from feddwa.models.weights import tell_once
+from feddwa.plugins import Unfit
+
+Build = Callable[..., nn.Module]  # of (inputs, classes, **arguments)
+Arguments = dict[str, Argument]
+PACKAGES = {"torchvision": "torchvision", "timm": "timm", "hf": "transformers"}
+
+
+def find(library: str, name: str) -> tuple[Build, Arguments]:
+    """What builds the model LIBRARY:NAME, and the arguments that it takes besides; raises Unfit where there is none."""
+    package = _package(PACKAGES[library])
+    return {"torchvision": _torchvision, "timm": _timm, "hf": _transformers}[library](package, name)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        raise Unfit(f"the package {missing} is not installed: pip install {missing}") from None
+    except Exception as error:  # such as a build for another torch
+        why = one_line(str(error).strip().splitlines()[0])
+        raise Unfit(f"the package {name} cannot be imported ({why}): pip install --force-reinstall {name}") from error
+
+
+def _check_name(name: str, known: Iterable[str], library: str) -> None:
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 5, 0.5)
+        like = f"; like it: {', '.join(near)}" if near else ""
+        raise Unfit(f"{library} has no network {name}{like}")
+
+
+def _torchvision(package: Any, name: str) -> tuple[Build, Arguments]:
+    """A classifier of torchvision.models. Its first convolution is made anew where images have not three channels."""
+    models = importlib.import_module("torchvision.models")
+    _check_name(name, models.list_models(module=models), "torchvision")
+    builder = models.get_model_builder(name)
+    known = _constructor_arguments(builder)
+
+    def build(inputs: Inputs, classes: int, **arguments: Any) -> nn.Module:
+        channels, height, width = _image_shape(inputs)
+        given = {"num_classes": classes, **arguments}
+        if "image_size" in known:
+            require(height == width, "its images", f"{height}x{width}", "square: --resize N")
+            given.setdefault("image_size", height)
+        if "aux_logits" in known:  # further outputs, which only training has
+            given.setdefault("aux_logits", False)
+        return _with_channels(builder(weights=None, **given), channels)
+
+    build.__doc__ = f"torchvision's {name}, for images (C, H, W)."
+    return build, {key: each for key, each in known.items() if key != "num_classes"}
+
+
+def _with_channels(module: nn.Module, channels: int) -> nn.Module:
+    """The module with a first convolution for so many channels."""
+    name, first = next((name, part) for name, part in module.named_modules() if isinstance(part, nn.Conv2d))
+    if first.in_channels != channels:
+        names = ("kernel_size", "stride", "padding", "dilation", "groups")
+        size: dict[str, Any] = {name: getattr(first, name) for name in names}
+        parent, _, key = name.rpartition(".")
+        new = nn.Conv2d(channels, first.out_channels, **size, bias=first.bias is not None)
+        module.get_submodule(parent)._modules[key] = new
+    return module
+
+
+def _timm(package: Any, name: str) -> tuple[Build, Arguments]:
+    """A classifier of timm, which adapts channels itself, and those networks that need it to the size of images."""
+    plain = name.partition(".")[0]  # behind the point stand pretrained weights
+    if not package.is_model(plain):
+        _check_name(plain, package.list_models(), "timm")
+    known = _constructor_arguments(package.model_entrypoint(plain))
+
+    def build(inputs: Inputs, classes: int, **arguments: Any) -> nn.Module:
+        channels, *size = _image_shape(inputs)
+        given = {"num_classes": classes, "in_chans": channels, **arguments}
+        if "img_size" in known:
+            given.setdefault("img_size", tuple(size))
+        module: nn.Module = package.create_model(plain, pretrained=False, **given)
+        return module
+
+    build.__doc__ = f"timm's {plain}, for images (C, H, W)."
+    return build, {key: each for key, each in known.items() if key not in ("num_classes", "in_chans")}
+
+
+def _constructor_arguments(builder: Callable[..., Any]) -> Arguments:
+    """What a builder NAME(**kwargs) -> CLASS takes: its own arguments, and those of the class."""
+    try:
+        kind = typing.get_type_hints(builder).get("return")
+    except Exception:  # names that only a type checker knows
+        kind = None
+    own = {**(arguments_of(kind) if inspect.isclass(kind) else {}), **arguments_of(builder)}
+    own |= {name: own[name]._replace(default=None) for name in ("image_size",) if name in own}  # which we give
+    hidden = ("weights", "progress", "pretrained")
+    return {name: each for name, each in own.items() if name not in hidden and not each.required}
+
+
+def _image_shape(inputs: Inputs) -> tuple[int, ...]:
+    require(inputs.kind == "image", "its samples", str(inputs), "images (C, H, W)")
+    return inputs.shape
+
+
+class Logits(nn.Module):
+    """A Hugging Face model of which the logits are the outputs; ids that are padding are masked."""
+
+    def __init__(self, model: nn.Module, padding: int | None) -> None:
+        super().__init__()
+        self.model, self.padding = model, padding
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """(B, L) ids -> (B, classes)."""
+        if attention_mask is None and self.padding is not None:
+            attention_mask = (input_ids != self.padding).long()
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        found: Tensor = self.model(**{key: value for key, value in given.items() if value is not None}).logits
+        return found
+
+
+def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
+    """A classifier of token ids: from a config.json (new values), a folder with weights, or a name of the hub."""
+    local = os.path.exists(name)
+    if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise Unfit("there is no such file or folder; must be a config.json, a folder with one, or a name of the hub")
+    package.logging.set_verbosity_error()
+    package.logging.disable_progress_bar()
+    config = _configuration(package, name, local)
+    settings = config.to_dict()
+    known = {key: Argument(type(value), value) for key, value in settings.items() if _is_setting(value)}
+    weighted = not local or (os.path.isdir(name) and any(_is_weights(file) for file in os.listdir(name)))
+
+    def build(inputs: Inputs, classes: int, **arguments: Any) -> nn.Module:
+        own = _configuration(package, name, local, num_labels=classes, **arguments)
+        _check_tokens(own, inputs)
+        kind = package.AutoModelForSequenceClassification
+        if not weighted:
+            made = kind.from_config(own, attn_implementation="eager")
+        else:
+            made, report = kind.from_pretrained(
+                name, config=own, local_files_only=local, ignore_mismatched_sizes=True, output_loading_info=True,
+                attn_implementation="eager",
+            )  # fmt: skip
+            _tell_new(name, report)
+        return Logits(made.float(), own.pad_token_id)
+
+    build.__doc__ = f"{type(config).__name__} of transformers, for token ids (length,)."
+    return build, known
+
+
+def _configuration(package: Any, name: str, local: bool, **settings: Any) -> Any:
+    try:
+        return package.AutoConfig.from_pretrained(name, local_files_only=local, **settings)
+    except Exception as error:  # of JSON, of the hub, of an unknown architecture
+        why = one_line(str(error).strip().splitlines()[0][:200])
+        raise Unfit(f"no configuration of a network there: {why}") from None
+
+
+def _is_setting(value: Any) -> bool:
+    return value is not None and isinstance(value, bool | int | float | str)
+
+
+def _is_weights(file: str) -> bool:
+    return file.endswith((".safetensors", ".bin", ".safetensors.index.json"))
+
+
+def _check_tokens(config: Any, inputs: Inputs) -> None:
+    """The ids and their number must be within what the network has embeddings for."""
+    tokens = inputs.parts.get("input_ids", inputs)
+    require(tokens.kind == "tokens", "its samples", str(inputs), "token ids (length,)")
+    size, longest = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
+    if size is not None and tokens.vocabulary > size:
+        raise InputError(f"the data have token ids up to {tokens.vocabulary - 1}, must be below its vocab_size {size}")
+    if longest is not None and tokens.shape[0] > longest:
+        raise InputError(f"the data have {tokens.shape[0]} tokens a sample, must be at most {longest}")
+
+
+def _tell_new(name: str, report: dict[str, Any]) -> None:
+    """Say which tensors are not the folder's: those of a head for another number of classes, as a rule."""
+    mismatched = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
+    if fresh := sorted({*report["missing_keys"], *mismatched}):
+        tell_once(f"--model hf:{name}: new initial values for {', '.join(fresh)}")

@@ -1,0 +1,136 @@
+"""`--lr auto`: a short search for a rate of local SGD on the training data of the first client.
+
+A fifth of its training samples is held out. From the same initial network a few rates are tried, each for the same
+bounded number of steps on the same batches, and the one with the lowest loss on the held-out fifth is taken, for
+every algorithm alike. Test data are not looked at. The same seed gives the same rate.
+"""
+
+import copy
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddwa.build import check_single_samples, decisions, make_engine, settled
+from feddwa.config import RunConfig
+from feddwa.data.task import Task
+from feddwa.engine import Engine, Model, keys
+from feddwa.engine.network import call, task_loss, trainable
+from feddwa.engine.sequential import PlainClient
+from feddwa.errors import InputError
+from feddwa.storage import write_whole
+
+Config = TypeVar("Config", bound=RunConfig)
+
+RATES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+STEPS, EPOCHS = 100, 10  # of a rate at most, whichever is less
+FEWEST = 10  # training samples from which a search says something
+MOST_HELD = 1000  # samples that a rate is judged by
+FILE = "rates.json"  # in the run directory
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found."""
+
+    rate: float
+    losses: Mapping[float, float]  # rate -> mean loss on the held-out samples; infinite where training diverged
+    client: str  # whose data were used
+    steps: int  # of each rate
+
+    def in_words(self) -> str:
+        """One line for people."""
+        tried = ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in self.losses.items())
+        where = f"held-out training loss of client {self.client} after {self.steps} steps"
+        return f"--lr auto: {self.rate:g} ({where}: {tried})"
+
+
+def decided(given: Config, task: Task) -> tuple[Config, list[str]]:
+    """A configuration with all that its data decide, and in words, a line each, what was left open or searched for."""
+    known = settled(given, task.dataset)
+    lines = decisions(given, known, task)
+    if known.lr == "auto":
+        lines.append(search(known, task).in_words())
+    return chosen(known, task), lines
+
+
+def chosen(config: Config, task: Task) -> Config:
+    """A settled configuration whose rate, where it is "auto", is the one that a search finds."""
+    return dataclasses.replace(config, lr=search(config, task).rate) if config.lr == "auto" else config
+
+
+def search(config: RunConfig, task: Task) -> Search:
+    """The search of a settled configuration; made once for a task and network."""
+    found: Search = task.keep(_name(config, task), lambda: _search(config, task))
+    return found
+
+
+def write(path: Path, config: RunConfig, task: Task) -> None:
+    """Write the losses tried into a run directory, where the configuration's rate is that of a search."""
+    found: Search | None = task.kept(_name(config, task))
+    if found is not None and found.rate == config.lr:
+        losses = {f"{rate:g}": loss if math.isfinite(loss) else None for rate, loss in found.losses.items()}
+        content = {"rate": found.rate, "losses": losses, "client": found.client, "steps": found.steps}
+        write_whole(path / FILE, json.dumps(content) + "\n")
+
+
+def _name(config: RunConfig, task: Task) -> object:
+    """What a search depends on."""
+    network = config.model, config.model_arg, config.loss, config.dtype, config.batch_size, config.seed
+    return "rate", network, task.partition.train[0].tobytes()
+
+
+def _search(config: RunConfig, task: Task) -> Search:
+    client, rows, labels = task.partition.client_name(0), task.partition.train[0], task.dataset.y
+    if len(rows) < FEWEST or len(np.unique(labels[rows], axis=0)) < 2:
+        found = f"{len(rows)} training samples" if len(rows) < FEWEST else "training samples of one class alone"
+        raise InputError(
+            f"--lr auto: client {client}, the first, has {found}; at least {FEWEST} of two classes are needed to try "
+            "rates on: give --lr a number"
+        )
+    engine = make_engine(dataclasses.replace(config, algorithm="local", param=(), lr=0.0), task)
+    check_single_samples(engine)
+    split = engine.data.splits["train"]
+    key = keys.key(config.seed, "rate")
+    order = np.random.default_rng(keys.seed_of(key)).permutation(int(split.sizes[0]))
+    own = split.index[0][torch.from_numpy(order).to(split.index.device)]
+    held, train = own[: len(own) // 5][:MOST_HELD], own[len(own) // 5 :]
+    batches = _batches(train, engine.settings.batch_size)
+    losses = {rate: _loss_after(engine, rate, batches, held, key) for rate in RATES}
+    best = min(losses, key=losses.__getitem__)
+    if not math.isfinite(losses[best]):
+        raise InputError(
+            f"--lr auto: no rate from {RATES[0]} to {RATES[-1]} gives a finite loss on client {client}; look at the "
+            "data with feddwa doctor, or give --lr a number"
+        )
+    return Search(best, losses, client, len(batches))
+
+
+def _batches(rows: Tensor, width: int) -> list[Tensor]:
+    """The batches of a search: whole ones, the samples in the same order in every epoch; less than one batch is one."""
+    epoch = [batch for batch in rows.split(width) if len(batch) == min(width, len(rows))]
+    return (epoch * EPOCHS)[:STEPS]
+
+
+def _loss_after(engine: Engine, rate: float, batches: list[Tensor], held: Tensor, key: Tensor) -> float:
+    """The mean loss on the rows `held` after a step of SGD on each batch, by the plain loop; inf where it diverged."""
+    module = copy.deepcopy(engine.module).train()
+    parameters = trainable(module)
+    optimiser = torch.optim.SGD(parameters.values(), lr=rate)
+    for step, rows in enumerate(batches):
+        optimiser.zero_grad()
+        client = PlainClient(module, engine.loss, keys.fold(key, step))
+        client.backward(Model(parameters), engine.data.batch(rows, engine.dtype), task_loss)
+        optimiser.step()
+    module.eval()
+    with torch.no_grad():
+        x, y = engine.data.batch(held, engine.dtype)
+        loss = float(engine.loss(call(module, {}, x), y))
+    return loss if math.isfinite(loss) else math.inf
