@@ -8,6 +8,7 @@ memory the system counts: pages of the memory-mapped cache file are part of it.
 """
 
 import argparse
+import io
 import json
 import os
 import resource
@@ -20,17 +21,23 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-CLIENTS, CLASSES = 20, 10
+CLIENTS, CLASSES, DIFFERENT = 20, 10, 1000
 
 
 def make(folder: Path, images: int, side: int) -> None:
-    """<client>/<class>/<number>.jpg, smooth random pictures that compress as photos do."""
-    rng = np.random.default_rng(0)
+    """<client>/<class>/<number>.jpg, smooth random pictures that compress as photos do; some of them many times."""
+    rng, encoded = np.random.default_rng(0), []
+    for _ in range(min(images, DIFFERENT)):
+        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        buffer = io.BytesIO()
+        coarse.resize((side, side), Image.Resampling.BILINEAR).save(buffer, "JPEG")
+        encoded.append(buffer.getvalue())
+    for client in range(CLIENTS):
+        for name in range(CLASSES):
+            (folder / f"client-{client:02}" / f"class-{name}").mkdir(parents=True)
     for i in range(images):
         path = folder / f"client-{i % CLIENTS:02}" / f"class-{i // CLIENTS % CLASSES}" / f"{i}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-        coarse.resize((side, side), Image.Resampling.BILINEAR).save(path)
+        path.write_bytes(encoded[i % len(encoded)])
 
 
 def load(folder: str, resize: str | None) -> None:

@@ -74,6 +74,8 @@ def test_images_of_a_saved_dataset(saved):
     assert np.array_equal(data.x[:, 0, 0, 0] % 2, data.y)
     assert np.array_equal(data.x[:, 0, 0, 0] % 4, data.client)
     assert read(path, resize="4").x.shape == (20, 3, 4, 4)
+    new = data.form.read(path)
+    assert (new.x.shape, new.y.tolist(), new.names[0]) == ((20, 3, 8, 8), [0, 1] * 10, "saved row 1")
 
 
 def test_rows_that_were_chosen_before_saving(saved):
@@ -98,7 +100,7 @@ def test_token_ids(saved):
 def test_a_saved_dataset_is_read_once(saved, monkeypatch):
     path = saved(labelled())
     read(path)
-    monkeypatch.setattr("feddwa.data.own.hub.load_saved", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("feddwa.data.hub.load_saved", lambda *_: pytest.fail("read again"))
     assert isinstance(read(path).x, np.memmap)
 
 

@@ -58,7 +58,8 @@ def test_images_are_scaled_to_one_size(pets, resize, shape):
     data = read(pets, resize=resize)
     assert data.x.shape == (11, *shape)
     assert (data.x == 77).reshape(11, -1).all(axis=1).sum() == 1
-    assert data.notes == (f"images of several sizes, scaled to {shape[2]}x{shape[1]}",)
+    several = 1 if resize == "8" else 11
+    assert data.notes == (f"{several} images of another size scaled to {shape[2]}x{shape[1]}",)
     assert data.form.resize
 
 
@@ -248,7 +249,7 @@ def test_images_are_decoded_once_into_the_cache(pets, own_cache, monkeypatch):
     first = load(str(pets), None, DataOptions(), lambda done, total: told.append((done, total)))
     assert told == [(i, 10) for i in range(1, 11)]
     assert isinstance(first.x, np.memmap)
-    monkeypatch.setattr("feddwa.data.own.pictures.survey", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr("feddwa.data.own.pictures.decode_into", lambda *_: pytest.fail("decoded again"))
     again = read(pets)
     assert np.array_equal(again.x, first.x)
     entries = [sorted(file.name for file in entry.iterdir()) for entry in own_cache.iterdir()]

@@ -19,6 +19,8 @@ from PIL import Image
 
 from feddwa.build import load_task
 from feddwa.config import RunConfig
+from feddwa.data.options import DataOptions
+from feddwa.data.own.plan import EVERYBODY
 from feddwa.data.sources import load
 from feddwa.errors import InputError
 from tests.conftest import FUZZED
@@ -32,6 +34,19 @@ CELLS = st.one_of(
     st.floats(allow_nan=True).map(str),
     st.sampled_from(["", " ", "NA", "01", "1", "1.0", "true", "[1]", "yes", '"', "hospital-3", "\ufeff", "2020-01-01"]),
     NAMES,
+)
+OPTIONS = st.just(EVERYBODY) | st.builds(
+    DataOptions,
+    label=st.sampled_from([None, "a", "label"]),
+    client=st.sampled_from([None, "b"]),
+    time_column=st.sampled_from([None, None, "a"]),
+    test_column=st.sampled_from([None, None, "b"]),
+    drop=st.sampled_from([None, None, "a", "b,größe"]),
+    impute=st.sampled_from([None, "mean", "drop"]),
+    standardise=st.sampled_from([None, True, False]),
+    resize=st.sampled_from([None, "4", "3x2"]),
+    skip_broken=st.sampled_from([None, True]),
+    min_samples=st.sampled_from([None, 1, 2]),
 )
 HEADERS = st.lists(
     st.sampled_from(["a", "b", "label", "client", "tokens", "image", "", "größe"]), min_size=1, max_size=5
@@ -50,15 +65,17 @@ def bytes_of(draw, data: bytes) -> bytes:
     return kinds[draw(st.sampled_from(list(kinds)))]
 
 
-def is_read_or_one_line(path: Path) -> bool:
+def is_read_or_one_line(path: Path, options: DataOptions = EVERYBODY) -> bool:
     """Load and divide the data at a path; whether they were accepted."""
     FUZZED[f"own {path.suffix[1:] or 'images'}"] += 1
     try:
-        data = load(str(path))
+        data = load(str(path), None, options)
         assert len(data.x) == len(data.y)
         assert np.isfinite(data.x).all()
         assert data.client is None or len(data.client_names) == data.owners
-        load_task(RunConfig(dataset=str(path), clients=2).resolved())
+        assert np.isfinite(data.mean).all()
+        assert np.all(data.std)
+        load_task(RunConfig(dataset=str(path), clients=2, **options.given()).resolved())
     except InputError as error:
         refusal = str(error)
     else:
@@ -77,7 +94,7 @@ def test_any_csv(header, data, separator, encoding):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "own.csv")
         path.write_bytes(data.draw(bytes_of(text.encode(encoding, "replace"))))
-        is_read_or_one_line(path)
+        is_read_or_one_line(path, data.draw(OPTIONS))
 
 
 @st.composite
@@ -112,7 +129,7 @@ def test_any_parquet(header, rows, data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "own.parquet")
         path.write_bytes(data.draw(bytes_of(buffer.getvalue())))
-        is_read_or_one_line(path)
+        is_read_or_one_line(path, data.draw(OPTIONS))
 
 
 ARRAYS = st.builds(
@@ -134,7 +151,7 @@ def test_any_npz(content, data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "own.npz")
         path.write_bytes(data.draw(bytes_of(buffer.getvalue())))
-        is_read_or_one_line(path)
+        is_read_or_one_line(path, data.draw(OPTIONS))
 
 
 @st.composite
@@ -157,16 +174,16 @@ FILES = st.sampled_from(["1.png", "2.PNG", "3.jpg", "4.tif", ".hidden.png", "not
 
 
 @SOME
-@given(files=st.dictionaries(st.tuples(PLACES, FILES), images(), max_size=8))
+@given(files=st.dictionaries(st.tuples(PLACES, FILES), images(), max_size=8), options=OPTIONS)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of Pillow, about damaged TIFF files
-def test_any_folder(files):
+def test_any_folder(files, options):
     with tempfile.TemporaryDirectory() as folder:
         for (place, name), content in files.items():
             path = Path(folder, "own", place)
             path.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(content)
         Path(folder, "own").mkdir(exist_ok=True)
-        is_read_or_one_line(Path(folder, "own"))
+        is_read_or_one_line(Path(folder, "own"), options)
 
 
 def test_sound_files_are_read(tmp_path, rng):

@@ -14,12 +14,14 @@ from feddwa import cli
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml, to_toml
 from feddwa.data.options import DataOptions
+from feddwa.data.sources import load
 from feddwa.errors import InputError
 from feddwa.flower.settings import FlowerConfig, from_run_config, to_run_config
 from feddwa.flower.site import load_site
 from feddwa.params import fields_of
 from feddwa.report import progress
 from feddwa.results.content import cell_name, settings
+from tests.data.conftest import refuses
 
 GIVEN = {
     "label": "outcome", "client": "site", "test_column": "part", "time_column": "day", "drop": "id,comment",
@@ -137,6 +139,38 @@ def test_a_node_reads_its_own_file_as_the_run_says(clinics):
     assert site.task.partition.client_names == ("clinic-0", "clinic-1", "clinic-2")
 
 
+def test_options_of_arrays(tmp_path):
+    x = np.arange(60.0).reshape(30, 2)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(30) % 2, client=["a"] * 20 + ["b"] * 9 + ["c"])
+    data = load(str(tmp_path / "own.npz"), None, DataOptions(standardise=True, split="time", min_samples=5))
+    assert data.client_names == ("a", "b")
+    assert data.x[data.train_count :, 0].tolist() == [32, 34, 36, 38, 54, 56]
+    assert data.mean == pytest.approx(tuple(data.x[: data.train_count].mean(axis=0)))
+    assert load(str(tmp_path / "own.npz"), None, DataOptions(min_samples=2)).mean == ()
+    new = data.form.read(tmp_path / "own.npz")
+    assert (new.x.tolist(), new.y.tolist(), new.names[2]) == (x.tolist(), [0, 1] * 15, "row 3")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ({"x": np.zeros((9, 2))}, {"label": "y"}, "--label: has no effect on"),
+        ({"x": np.zeros((9, 2))}, {"resize": "8"}, "--resize: has no effect on"),
+        ({"x": np.zeros((9, 2))}, {"min_samples": 2}, "--min-samples:"),
+        ({"tokens": np.zeros((9, 2), dtype=int)}, {"standardise": True}, "has token ids; leave it out"),
+        ({"x": np.zeros(9)}, {"standardise": True}, "has no features; leave it out"),
+        (
+            {"x": np.array([[0.0], [1], [np.nan]] * 3)},
+            {},
+            "own.npz: x has missing or infinite values, the first in row 3",
+        ),
+    ],
+)
+def test_arrays_are_refused_in_one_line(tmp_path, content, options, words):
+    np.savez(tmp_path / "own.npz", y=np.arange(9) % 2, **content)
+    refuses(tmp_path / "own.npz", words, "own.npz", **options)
+
+
 def test_a_bar_while_images_are_decoded_on_a_terminal_alone(monkeypatch):
     shown = Console(force_terminal=True, width=80, file=io.StringIO(), record=True)
     monkeypatch.setattr(progress, "Console", lambda **_: shown)
@@ -159,6 +193,6 @@ def test_a_folder_of_photos_from_the_shell(tmp_path, capsys, monkeypatch):
     options = ("--dataset", "photos", "--resize", "8", "--skip-broken", "--rounds", "1", "--out", "run")
     status, out, err = call(capsys, "run", *options)
     assert (status, err) == (0, "")
-    assert "photos: images of several sizes, scaled to 8x8" in out
+    assert "photos: 23 images of another size scaled to 8x8" in out
     assert "photos: 1 of 24 images cannot be read, left out: 0.jpg" in out
     assert "owners: person-0, person-1" in out

@@ -7,11 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from feddwa.data import arrays, columns, tables
+from feddwa.data import arrays, columns, hub, tables
 from feddwa.data.columns import Column
 from feddwa.data.files import Folder
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.data.labels import numbered
+from feddwa.data.tables import Part
 from feddwa.errors import InputError
 
 Kind = Literal["table", "images", "arrays"]
@@ -66,21 +67,29 @@ class InputForm:
         return self._read_table(path) if self.kind == "table" else self._read_arrays(path)
 
     def _read_table(self, path: Path) -> NewSamples:
-        files = [path] if path.is_file() else tables.all_files(path)
-        if not files or any(file.suffix not in tables.SUFFIXES for file in files):
-            raise InputError(f"{path}: must be a table ({', '.join(tables.SUFFIXES)}) like those of the training data")
+        parts = self._parts(path)
         x, y, names = [], [], []
-        for file in files:
-            part = tables.read_part(file, (self.label or "", *self.unused))
+        for part in parts:
             x.append(columns.encode(part, self.columns, self.shape, self.resize))
             if self.label is not None and self.label in part.table.column_names:
                 known = part.class_names.get(self.label, ())
                 y.append(tables.names_column(part.where, part.table[self.label], self.label, known))
-            names += [f"{file.name} row {row + 1}" for row in range(part.table.num_rows)]
-        if y and len(y) < len(files):
+            place = Path(part.where).name
+            names += [f"{place} row {row + 1}" for row in range(part.table.num_rows)]
+        if y and len(y) < len(parts):
             raise InputError(f"{path}: some of its files have the column {self.label!r}, others do not")
         labels = self._numbers(path, tables.texts(np.concatenate(y))) if y else None
         return NewSamples(np.concatenate(x), labels, tuple(names))
+
+    def _parts(self, path: Path) -> list[Part]:
+        """The tables in a file or folder."""
+        if path.is_dir() and hub.is_saved(path):
+            train, test, _ = hub.parts_of(str(path), hub.load_saved(path))
+            return [*train, *test]
+        files = [path] if path.is_file() else tables.all_files(path)
+        if not files or any(file.suffix not in tables.SUFFIXES for file in files):
+            raise InputError(f"{path}: must be a table ({', '.join(tables.SUFFIXES)}) like those of the training data")
+        return [tables.read_part(file, (self.label or "", *self.unused)) for file in files]
 
     def _read_images(self, path: Path) -> NewSamples:
         folder = Folder(path, SUFFIXES) if path.is_dir() else Folder(path.parent, SUFFIXES)

@@ -26,44 +26,32 @@ class Broken(NamedTuple):
     why: str  # one line that names it
 
 
-class Survey(NamedTuple):
-    """What the headers of many images say."""
+class Decoded(NamedTuple):
+    """What came of decoding many images."""
 
-    shape: tuple[int, int, int]  # (C, H, W) of the first one, with three channels if any image has colour
-    first: str  # where that is
-    other: tuple[str, int, int] | None  # the first image of another size: where, H, W
     broken: list[Broken]
+    scaled: int  # images that had another size
 
 
-def survey(images: Encoded) -> Survey:
-    """Look at the headers of all images; nothing is decoded."""
-    channels, size, first, other, broken = 1, None, "", None, []
-    for number, (where, data) in enumerate(images):
-        try:
-            colours, height, width = _shape_of(where, data)
-        except InputError as error:
-            broken.append(Broken(number, str(error)))
-            continue
-        channels = max(channels, colours)
-        if size is None:
-            size, first = (height, width), where
-        elif other is None and size != (height, width):
-            other = where, height, width
-    height, width = size or (0, 0)
-    return Survey((channels, height, width), first, other, broken)
+class OtherSize(InputError):
+    """An image is not of the size that is wanted."""
 
 
-def _shape_of(where: str, data: bytes) -> tuple[int, int, int]:
+class HasColour(Exception):  # no error of the user: everything is decoded again, with three channels
+    """An image has colour, and there is room for grey alone."""
+
+
+def shape_of(where: str, data: bytes) -> tuple[int, int, int]:
     """(C, H, W) of an encoded image as people see it, turned as its EXIF data say: one channel for grey, else three."""
     with _open(where, data) as image:
-        channels = 1 if image.mode in ("1", "L", "LA") or _is_deep(image) else 3
         # A PNG may have EXIF data behind the pixels, for which Pillow decodes it; a TIFF's size is turned already.
         may_be = image.format in ("JPEG", "WEBP") or (image.format == "PNG" and b"eXIf" in data)
         try:
             turned = may_be and image.getexif().get(_ORIENTATION) in _SIDEWAYS
         except Exception as error:
             raise InputError(f"{where}: not a readable image, damaged EXIF data ({first_line(error)})") from None
-        return (channels, image.width, image.height) if turned else (channels, image.height, image.width)
+        size = (image.width, image.height) if turned else (image.height, image.width)
+        return _channels(image), *size
 
 
 def decode(
@@ -80,53 +68,65 @@ def decode(
     except MemoryError:
         raise InputError(f"{count:,} images of shape {shape} do not fit into memory; make them smaller") from None
     for i, (where, data) in enumerate(images):
-        out[i] = _decode_one(where, data, shape, reduce, resize, upright)
+        with _open(where, data) as image:
+            out[i], _ = _pixels(where, image, shape, reduce, resize, upright)
     return out
 
 
-def decode_into(out: np.ndarray, images: Encoded, place: np.ndarray, resize: bool, tell: Tell) -> list[Broken]:
-    """Decode image i into out[place[i]]; those with place -1 are passed over. Returns those that cannot be read."""
-    broken, done, total = [], 0, int((place >= 0).sum())
+def decode_into(out: np.ndarray, images: Encoded, place: np.ndarray, resize: bool, tell: Tell) -> Decoded:
+    """Decode image i into out[place[i]]; those with place -1 are passed over, and those that cannot be read returned.
+
+    Raises OtherSize where an image is of another size and must not be scaled, and HasColour.
+    """
+    broken, scaled, done, total = [], 0, 0, int((place >= 0).sum())
     for number, (where, data) in enumerate(images):
         if place[number] < 0:
             continue
         try:
-            out[place[number]] = _decode_one(where, data, out.shape[1:], 1, resize, upright=True)
+            with _open(where, data) as image:
+                if _channels(image) > out.shape[1]:
+                    raise HasColour
+                out[place[number]], other = _pixels(where, image, out.shape[1:], 1, resize, upright=True)
+            scaled += other
+        except OtherSize:
+            raise
         except InputError as error:
             broken.append(Broken(number, str(error)))
         done += 1
         tell(done, total)
-    return broken
+    return Decoded(broken, scaled)
 
 
-def _decode_one(
-    where: str, data: bytes, shape: tuple[int, ...], reduce: int, resize: bool, upright: bool
-) -> np.ndarray:
-    """(C, H, W) uint8."""
+def _pixels(
+    where: str, image: Image.Image, shape: tuple[int, ...], reduce: int, resize: bool, upright: bool
+) -> tuple[np.ndarray, bool]:
+    """(C, H, W) uint8, and whether it had another size."""
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
-    with _open(where, data) as image:
-        if resize:
-            image.draft(None, (2 * max(height, width),) * 2)  # of a large JPEG a half, fourth or eighth is decoded
-        larger = reduce > 1 and image.size == (reduce * width, reduce * height)
-        if image.mode in ("I", "F") and not _is_deep(image):
-            raise InputError(
-                f"{where}: pixels of 32 bits, whose black and white are not known; must be of 8 or 16 bits"
-            )
-        try:
-            tilted = upright and image.getexif().get(_ORIENTATION, 1) != 1
-            turned = ImageOps.exif_transpose(image) if tilted else image
-            size = turned.size
-            if size == (width, height) or larger or resize:
-                plain = _eight_bits(turned) if _is_deep(image) else turned
-                plain = plain if plain.mode == mode else plain.convert(mode)
-                plain = plain.resize((width, height), Image.Resampling.BILINEAR) if resize else plain
-                pixels = np.asarray(plain.reduce(reduce) if larger else plain)
-        except Exception as error:  # each of Pillow's readers has its own for damaged bytes
-            raise InputError(f"{where}: not a readable image, truncated or damaged ({first_line(error)})") from None
-        if size != (width, height) and not (larger or resize):
-            raise InputError(f"{where}: image of {size[0]}x{size[1]} pixels, must be {width}x{height}")
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    if resize:
+        image.draft(None, (2 * max(height, width),) * 2)  # of a large JPEG a half, fourth or eighth is decoded
+    larger = reduce > 1 and image.size == (reduce * width, reduce * height)
+    if image.mode in ("I", "F") and not _is_deep(image):
+        raise InputError(f"{where}: pixels of 32 bits, whose black and white are not known; must be of 8 or 16 bits")
+    try:
+        tilted = upright and image.getexif().get(_ORIENTATION, 1) != 1
+        plain = ImageOps.exif_transpose(image) if tilted else image
+        size = plain.size
+        other = size != (width, height)
+        if resize or larger or not other:
+            plain = _eight_bits(plain) if _is_deep(image) else plain
+            plain = plain if plain.mode == mode else plain.convert(mode)
+            plain = plain.resize((width, height), Image.Resampling.BILINEAR) if resize and other else plain
+            pixels = np.asarray(plain.reduce(reduce) if larger else plain)
+    except Exception as error:  # each of Pillow's readers has its own for damaged bytes
+        raise InputError(f"{where}: not a readable image, truncated or damaged ({first_line(error)})") from None
+    if other and not (resize or larger):
+        raise OtherSize(f"{where}: image of {size[0]}x{size[1]} pixels, must be {width}x{height}")
+    return (pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), other
+
+
+def _channels(image: Image.Image) -> int:
+    return 1 if image.mode in ("1", "L", "LA") or _is_deep(image) else 3
 
 
 def _is_deep(image: Image.Image) -> bool:

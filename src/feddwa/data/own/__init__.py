@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from feddwa.data import cache, tables
+from feddwa.data import cache, hub, tables
 from feddwa.data.dataset import Dataset
 from feddwa.data.files import Folder
 from feddwa.data.images import SUFFIXES, Tell
 from feddwa.data.options import DataOptions
-from feddwa.data.own import hub
 from feddwa.data.own.folders import from_images
 from feddwa.data.own.npz import from_npz
 from feddwa.data.own.pictures import Scratch

@@ -156,6 +156,6 @@ def assemble(
     _check(known, options)
     plan = make_plan(known, options)
     samples = arrays.samples(name, x, tokens)[plan.rows]
-    if options.standardise and tokens:
-        raise InputError(f"--standardise: {name} has token ids, which are no numbers; leave it out")
+    if options.standardise and (tokens or samples.ndim < 2):
+        raise InputError(f"--standardise: {name} has {'token ids' if tokens else 'no features'}; leave it out")
     return plan.dataset(samples, InputForm("arrays", samples.shape[1:], tokens), bool(options.standardise))

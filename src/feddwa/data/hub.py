@@ -1,5 +1,6 @@
 """Hugging Face datasets: a folder written by `save_to_disk`, or a repository of the hub, as tables."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +22,9 @@ def is_saved(folder: Path) -> bool:
 
 def load_saved(folder: Path) -> Any:
     """The Dataset or DatasetDict in a folder."""
+    load = _package(str(folder)).load_from_disk
     try:
-        return _package(str(folder)).load_from_disk(str(folder))
-    except InputError:
-        raise
+        return load(str(folder))
     except Exception as error:  # foreign code, and files that may be damaged
         raise InputError(f"{folder}: not a readable dataset of `save_to_disk` ({first_line(error)})") from None
 
@@ -32,15 +32,18 @@ def load_saved(folder: Path) -> Any:
 def load_remote(name: str) -> Any:
     """The splits of a repository of the hub; NAME@REVISION takes one commit of it."""
     repository, _, revision = name.removeprefix(HUB).partition("@")
+    fetch, chatter = _package(f"--dataset {name}").load_dataset, logging.getLogger("huggingface_hub")
+    level = chatter.level
+    chatter.setLevel(logging.CRITICAL)  # it prints a line for each attempt
     try:
-        return _package(f"--dataset {name}").load_dataset(repository, revision=revision or None)
-    except InputError:
-        raise
+        return fetch(repository, revision=revision or None)
     except Exception as error:  # no network, no such repository, no such revision
         raise InputError(
             f"--dataset {name}: cannot be fetched ({type(error).__name__}: {first_line(error)}); fetch it elsewhere, "
             "save it with save_to_disk, and give the folder"
         ) from None
+    finally:
+        chatter.setLevel(level)
 
 
 def _package(where: str) -> Any:
