@@ -11,7 +11,7 @@ import pytest
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
 from feddwa.cli import parser, train
-from feddwa.params import fields_of
+from feddwa.cli.parser import arguments_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -144,7 +144,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_names_every_option():
-    options = {f"--{field.replace('_', '-')}" for field in fields_of(train.RunOptions)} | {"--config"}
+    options = {argument.label for argument in arguments_of(train.RunOptions)}
     table = "\n".join(line for line in README.splitlines() if line.startswith("| `--"))
     assert set(re.findall(r"--[a-z-]+", table)) == options
 
