@@ -257,12 +257,6 @@ def test_a_share_of_natural_clients_is_checked_when_they_are_known(clinics):
     assert not Path("run").exists()
 
 
-def test_token_ids_need_a_module_of_their_own(rng):
-    np.savez("text.npz", tokens=rng.integers(0, 9, (40, 5)), y=rng.integers(0, 2, 40), client=np.arange(40) % 4)
-    with pytest.raises(InputError, match=r"--model mlp: takes one input of numbers, the data have token ids"):
-        feddwa.run(dataset="text.npz", partition="natural", rounds=1)
-
-
 # Own objects, nothing written.
 
 
