@@ -87,3 +87,13 @@ def test_a_sample_is_sorted_distinct_and_within_bounds():
 
 def test_a_seed_for_foreign_generators_is_never_negative():
     assert all(0 <= keys.seed_of(keys.key(seed, "init")) < 2**63 for seed in range(200))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 1 << 15, (1 << 15) + 3])
+def test_draws_in_pieces_are_those_at_once(count):
+    """Of several keys, mapped or not, also where a key's draws are none or more than a piece."""
+    own = keys.key(3, "pieces", torch.arange(3))
+    at_once = ((keys.bits(own, count) >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+    mapped = torch.vmap(lambda key: keys.uniform(key, torch.Size([count])))(own)
+    assert torch.equal(mapped, at_once)
+    assert torch.equal(keys.uniform(own[1], torch.Size([count])), at_once[1])

@@ -32,7 +32,7 @@ def uniform(key: Tensor, num_draws: int) -> Tensor:
     flat = key.reshape(-1, 1)
     out = torch.empty(len(flat), num_draws)
     rows = max(1, PIECE // max(1, num_draws))  # keys at once
-    columns = min(num_draws, PIECE)  # draws of a key at once
+    columns = max(1, min(num_draws, PIECE))  # draws of a key at once
     space, shifted = torch.empty(2, rows * columns, dtype=torch.int64)
     for left in range(0, num_draws, columns):
         part = slice(left, min(left + columns, num_draws))
