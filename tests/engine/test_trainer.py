@@ -18,7 +18,7 @@ from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import descend, label_loss
 from feddwa.engine.rows import repeat, take, take_parts, tensors
 from feddwa.errors import InputError
-from feddwa.models import Residual
+from feddwa.models.paper import Residual
 from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
 from tests.test_frozen import half_frozen
 
