@@ -1,5 +1,6 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
+import contextlib
 import itertools
 import os
 from collections import Counter
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 import feddwa
+from feddwa.data import cache
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
@@ -30,10 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_traces_in_the_users_cache(tmp_path_factory):
-    """Own data that tests load are kept as long as the tests run; all workers share them."""
+    """Own data that tests load are kept as long as the tests run. All workers share them, and the named datasets that
+    this machine has decoded before."""
     several, folder = "PYTEST_XDIST_WORKER" in os.environ, tmp_path_factory.getbasetemp()
+    shared = (folder.parent if several else folder) / "cache"
+    shared.mkdir(exist_ok=True)
+    for entry in cache.root().glob("*-*"):
+        if entry.name.startswith(tuple(DATASETS)):
+            with contextlib.suppress(FileExistsError):
+                (shared / entry.name).symlink_to(entry)
     with pytest.MonkeyPatch.context() as patch:
-        shared = (folder.parent if several else folder) / "cache"
         patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(shared))
         yield
 
@@ -145,8 +154,9 @@ def absent(tmp_path_factory):
 def no_models() -> TrainedModels:
     """What stands for the models of a run in which nothing happens."""
     engine = Engine(plain_net(), small_data(), Settings())
-    sizes = torch.tensor(SIZES)
-    return store.absent("feddwa", "mlp", engine, sizes, sizes, "nothing happened")
+    sizes, blank = torch.tensor(SIZES), Dataset("blank", np.zeros((2, 1, 8, 8)), np.arange(2), 1, 10)
+    config = feddwa.RunConfig(model="mlp").resolved()
+    return store.absent(config, blank, engine, sizes, sizes, "nothing happened")
 
 
 def finished(rounds: int) -> tuple[list[dict], dict]:

@@ -104,6 +104,7 @@ def test_the_global_model_is_fedavgs_own():
     assert found.facts()["results"]["adapted"] == found.facts()["results"]["mean"]
 
 
+@pytest.mark.slow
 def test_batchnorm_normalisation_and_names(capsys):
     """Statistics and normalisation are those of the newcomer's exported model; its directory works like a run's."""
     feddwa.run(out="run", rounds=2, **COLOURS)

@@ -64,6 +64,7 @@ def test_a_program_in_onnx_gives_the_evaluated_accuracy(algorithm):
     check("run", 1, "model.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["torch-export", "onnx"])
 def test_normalisation_and_batchnorm_are_in_the_program(form, capsys):
     """Bytes of pixels go in as they are; BatchNorm has each client's own statistics."""

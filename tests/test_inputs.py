@@ -193,7 +193,7 @@ def count_hits(outputs, targets):
         (lambda: [({"a": np.zeros((4, 2))}, np.arange(4) % 2), ({"b": np.zeros((4, 2))}, np.arange(4) % 2)],
          TwoInputs(), r"clients: got .*'a'.* must be samples of one shape"),
         (lambda: [(({}, np.arange(4) % 2))], TwoInputs(), r"clients\[0\]: got 'no input', must be one input or more"),
-        (lambda: clients(), None, r"--model mlp: takes one input of numbers, the data have several inputs \(words, va"),
+        (lambda: clients(), None, r"--model: must be given, because the data have several inputs \(words: token ids"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line(data, model, message):

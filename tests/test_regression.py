@@ -39,6 +39,7 @@ def houses(name="houses.csv", whole=False):
 COLUMNS = ["--label", "price", "--client", "city", "--rounds", "6", "--lr", "0.05"]
 
 
+@pytest.mark.slow
 def test_from_the_shell_to_report_and_leaderboard(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     command = ["compare", "--dataset", houses(), *COLUMNS, "--out", "c", "--metric", "rmse", "--metric", "r2"]

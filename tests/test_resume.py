@@ -228,6 +228,7 @@ def test_a_finished_run_that_changed_is_not_read_back(name):
         feddwa.resume(path)
 
 
+@pytest.mark.slow
 def test_a_second_interruption_carries_the_sums_on():
     path = cut(rounds=6)
     with pytest.raises(Stop):

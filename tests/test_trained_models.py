@@ -66,6 +66,7 @@ def test_the_models_read_from_the_directory_give_the_evaluated_accuracy_and_loss
     assert last == pytest.approx(trained.card.accuracy, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"batchnorm": "all-local"}, {"batchnorm": "mean"}, {"backend": "sequential"}])
 def test_batchnorm_statistics_and_normalisation_come_along(options):
     feddwa.run(out="run", algorithm="fedavg", rounds=2, **COLOURS, **options)

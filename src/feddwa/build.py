@@ -73,7 +73,7 @@ def fitted(config: Config, inputs: Inputs) -> Config:
     if config.model not in (None, usual.model):  # of other networks it is not known which rate trains them
         usual = OWN
     if config.model is None and inputs.kind == "several":
-        raise InputError(f"--dataset {config.dataset}: has several inputs ({inputs}); give --model MODULE:CLASS")
+        raise InputError(f"--model: must be given, because the data have several inputs ({inputs})")
     open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
     return dataclasses.replace(config, **open_)
 

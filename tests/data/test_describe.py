@@ -79,10 +79,12 @@ def test_many_classes_are_drawn_as_a_map(tmp_path):
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
 
 
-def test_targets_that_are_no_classes_cannot_be_described():
+def test_of_targets_that_are_no_classes_the_sizes_are_described():
     dataset = Dataset("real", np.zeros((10, 1)), np.linspace(0, 1, 10), 8, 0)
-    with pytest.raises(InputError, match="no class labels"):
-        describe(dataset, make("iid", {}, dataset, 2, 0))
+    description = describe(dataset, make("iid", {}, dataset, 2, 0))
+    assert not description.classed
+    assert description.train_sizes.sum() == 8
+    assert description.test_sizes.sum() == 2
 
 
 # Partitioners of other libraries.

@@ -124,9 +124,9 @@ def test_compare_partition_and_doctor_choose_alike(call, hospitals):
     assert status == 0
     assert "partition natural, 3 clients" in out
     found = [finding.text for finding in doctor.configuration(RunConfig(dataset=hospitals))]
-    assert "local on" not in found[0]
-    assert ", natural, 3 clients" in found[0]
-    assert "the data's owners: hospital-1" in found[1]
+    assert not any("local on" in text for text in found)
+    assert any(", natural, 3 clients" in text for text in found)
+    assert any("the data's owners: hospital-1" in text for text in found)
 
 
 def test_a_shift_is_there_for_own_data_that_ask_for_it(sites):

@@ -31,6 +31,7 @@ def network(tmp_path):
     return f"{tmp_path / 'net.py'}:Branching"
 
 
+@pytest.mark.slow
 def test_a_run_prints_one_line_and_is_the_sequential_one(network, tmp_path):
     lines = []
     for backend in ("auto", "sequential"):

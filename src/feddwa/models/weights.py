@@ -65,7 +65,8 @@ def _prefixed(module: nn.Module, kind: type[nn.Module], last: bool) -> list[str]
 
 
 def _read(name: str, file: str) -> dict[str, Tensor]:
-    """Name -> tensor of a file; of a checkpoint that holds more, its `state_dict` or `model`. Nothing is unpickled."""
+    """Name -> tensor of a file; of a checkpoint that holds more, its `state_dict` or `model`. Tensors and
+    plain containers alone are unpickled."""
     try:
         found: Any = (
             load_file(file)
