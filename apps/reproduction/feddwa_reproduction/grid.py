@@ -124,6 +124,9 @@ class Experiment:
         entries = (*column.tuned.get(row.method, ()), *values)
         options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in entries))
         config = RunConfig(**options)
+        known = config.checked()
+        for name in ("model", "batch_size", "lr"):  # own data would decide them when they are read, too late for a cell
+            require(getattr(known, name) is not None, f"{column.name}: {name}", "nothing", "given, as the data are own")
         return _small(config) if scale == "smoke" else config
 
     def untuned(self, column: Column, row: Row) -> str:
