@@ -103,7 +103,10 @@ def test_the_commands_of_all_other_pages_run(command, folder, monkeypatch, capsy
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_guides_commands_and_examples_run(name, tmp_path, monkeypatch, capsys):
+    """hospitals.csv stands for a table of the reader's own."""
     monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{place % 2 + place / 500},{place % 7},{place % 2},h{place % 3}\n" for place in range(180))
+    Path("hospitals.csv").write_text("age,dose,label,client\n" + rows)
     namespace: dict = {"__name__": "example"}
     for language, content in fenced(PAGES[name]):  # in their order: one block may need what another has written
         for command in commands(f"```{language}\n{content}```\n"):
