@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
 
 import torch
 
@@ -34,6 +35,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import difference, put, repeat, take, zeros
 from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines
+from feddwa.params import Tunable
 
 SHARE, LATE = 0.8, 10  # of the rule for eps2: of the largest norm, in so many rounds after the warm-up
 
@@ -49,9 +51,9 @@ class ClusterFL(Algorithm):
     passes = 1
     server_ops = "m**2 + N * m"
 
-    eps1: float = 0.4
+    eps1: Annotated[float, Tunable(0.01, 10, log=True)] = 0.4
     """Split only below this norm of the mean update; 0 = never."""
-    eps2: float = 1.6
+    eps2: Annotated[float, Tunable(0.01, 10, log=True)] = 1.6
     """Split only above this largest norm of an update."""
     warmup: int = 20
     """Rounds without a split."""

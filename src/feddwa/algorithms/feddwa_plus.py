@@ -28,6 +28,7 @@ Crosses the network: w_i down, v_i and a number per layer up, two model sizes. A
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import add_scaled, count, difference, only, put, repeat, take, zeros
 from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
+from feddwa.params import Tunable
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
 
@@ -56,13 +58,13 @@ class FedDWAPlus(Algorithm):
     halves = True
     stackable = ("power", "average", "granularity", "prior", "freeze")
 
-    power: float = 2.0
+    power: Annotated[float, Tunable(0.5, 8.0, log=True)] = 2.0
     """q: how sharply cosine similarity turns into weight."""
-    average: float = 0.1
+    average: Annotated[float, Tunable(0.0, 0.5)] = 0.1
     """r: share of the rounds so far over which the model in use is a running mean; 0 = the last."""
     granularity: Granularity = "layer"
     """Parameters that get their weights together."""
-    prior: float = 200.0
+    prior: Annotated[float, Tunable(10, 1000, log=True)] = 200.0
     """k: samples of even classes added to a client's own in l_i; large: without l_i."""
     freeze: int = 0
     """Rounds after which A stays fixed, 0 = never; who has not met by then never weights each other."""

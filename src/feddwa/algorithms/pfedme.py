@@ -20,6 +20,7 @@ statistics.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
@@ -28,7 +29,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, StepState
 from feddwa.engine.network import Client, descend
 from feddwa.engine.rows import repeat
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class PFedMe(FedAvg):
     passes = 5
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
 
-    lam: float = 1.0
+    lam: Annotated[float, Tunable(0.1, 100, log=True)] = 1.0
     """lambda: how short the leash is."""
     inner_steps: Repeats = 5
     """K: steps of theta on a batch."""
-    beta: float = 1.0
+    beta: Annotated[float, Tunable(0.1, 1.0)] = 1.0
     """Share of the new average in w."""
-    personal_lr: float | None = None
+    personal_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_p: rate of theta; none = the run's rate."""
 
     def __post_init__(self) -> None:

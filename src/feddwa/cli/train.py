@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import RunConfig
@@ -32,12 +32,20 @@ class RunOptions(RunConfig):
 
 
 @dataclass(frozen=True)
-class CompareConfig(RunOptions):
-    """Several algorithms on the same data, from the same seed."""
+class SeveralOptions(RunOptions):
+    """Several algorithms on the same data."""
 
     algorithm: Annotated[str, Option(hidden=True)] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
     """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
+
+
+Several = TypeVar("Several", bound=SeveralOptions)
+
+
+@dataclass(frozen=True)
+class CompareConfig(SeveralOptions):
+    """Several algorithms on the same data, from the same seed."""
 
 
 def run_command(options: RunOptions) -> int:
@@ -103,7 +111,7 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     from feddwa.storage import write_whole
 
     console, results = make_console(quiet=config.quiet), {}
-    configs = {name: each.resolved() for name, each in _split(config, out).items()}
+    configs = {name: each.resolved() for name, each in method_configs(config, out).items()}
     first = next(iter(configs.values()))
     with decoding(config.quiet) as tell:
         task = load_task(first, tell)
@@ -113,9 +121,9 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
     measured = _tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
-    configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}
+    configs = {name: settled(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / COMPARISON, to_toml(_filled(config, first)))
+    write_whole(out / COMPARISON, to_toml(filled_in(config, first)))
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
@@ -145,17 +153,14 @@ def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, 
     return [f"clusterfl.eps2={eps2}"]
 
 
-def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:
-    """A comparison with its defaults as they are now, whatever they will be when it is continued."""
+def filled_in(config: Several, first: RunConfig) -> Several:
+    """Options of several runs with their defaults as they are now, whatever they will be when these are continued."""
     own = ("algorithm", "out", "param")
-    return dataclasses.replace(
-        config,
-        algorithms=tuple(map(located, config.algorithms)),
-        **{f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own},
-    )
+    known = {f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own}
+    return dataclasses.replace(config, algorithms=tuple(map(located, config.algorithms)), **known)
 
 
-def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
+def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
     """One configuration per algorithm; a --param goes to the algorithms that have it, one of the partition to all."""
     require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
     names = {label(name): located(name) for name in config.algorithms}
