@@ -127,7 +127,7 @@ def test_fashion_mnist_has_the_names_and_the_form_of_mnist(tmp_path, rng):
     write_idx_pair(tmp_path / "fashion_mnist", "t10k", upright[3:], [8])
     fashion = load("fashion-mnist", tmp_path)
     assert np.array_equal(fashion.x[:, 0], upright)
-    assert [fashion.class_names[c] for c in fashion.y] == ["Ankle boot", "T-shirt/top", "Trouser", "Bag"]
+    assert [fashion.class_names[c] for c in fashion.y] == ["Ankle boot", "T-shirt", "Trouser", "Bag"]
 
 
 def test_emnist_is_stored_transposed_and_its_letters_count_from_one(tmp_path, rng):

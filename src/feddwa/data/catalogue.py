@@ -81,9 +81,7 @@ _HALF = 0.5, 0.5, 0.5
 _DIGITS = tuple("0123456789")
 _UPPER = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CLOTHES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
+_CLOTHES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _EMNIST_PLACES = ("emnist", "EMNIST", "gzip.zip", "emnist.zip")
 _TINY_PLACES = ("tiny-imagenet-200", "tiny-imagenet-200.zip")
 _FASHION_HUB = Hub(
