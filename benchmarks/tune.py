@@ -27,7 +27,6 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine
-from feddwa.engine.fast.lockstep import LockstepEngine
 from feddwa.tune import trials
 from feddwa.tune.space import applied, space_of
 
@@ -62,8 +61,6 @@ def watched(seconds: dict[str, float]):
 
     def timed(name):
         def call(self, *given):
-            if isinstance(self, LockstepEngine):
-                return getattr(LockstepEngine, before[name].__name__)(self, *given)
             begun = clock(self.data.device)
             found = before[name](self, *given)
             seconds[name] += clock(self.data.device) - begun
@@ -89,7 +86,7 @@ def timed(configs: Sequence[RunConfig], task: Task, rounds: int) -> tuple[float,
     device = torch.device("cuda" if torch.cuda.is_available() and configs[0].device != "cpu" else "cpu")
     begun = clock(device)
     with watched(parts):
-        trials.train(configs, task, [rounds], SHARE)
+        trials.train(configs, task, [rounds])
     return clock(device) - begun, parts
 
 
@@ -98,7 +95,7 @@ def measure(case: str, method: str, args: argparse.Namespace) -> dict[str, objec
     task = make_task(shape, clients, train, test)
     config = RunConfig(
         algorithm=method, dataset=dataset, partition="iid", clients=clients, rounds=rounds, dtype=args.dtype,
-        device=args.device,
+        device=args.device, validation=SHARE,
     )  # fmt: skip
     config = settled(config.resolved(), task.dataset)
     configs = trial_configs(config, args.trials)

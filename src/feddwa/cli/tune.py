@@ -51,6 +51,8 @@ class TuneConfig(SeveralOptions):
             value = getattr(self, key)
             require(value is None or value >= 1, f"--{key}", value, "at least 1")
         require(0 < self.validation < 1, "--validation", self.validation, "above 0 and below 1")
+        if self.early_stop is not None:
+            raise InputError("--early-stop: all trials train as long; leave it out, or search with --sampler halving")
         if self.budget is not None and self.trials is not None:
             raise InputError("--budget: stands in place of --trials; leave one out")
         counted = self.gradients is None or self.sampler != "grid"
@@ -136,8 +138,7 @@ def tune_methods(config: TuneConfig, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / TUNING, to_toml(filled_in(config, first)))
     trials = (config.trials or TRIALS) if config.gradients is None else None
-    how = config.sampler, trials, config.gradients, config.space, config.batch, config.validation
-    budget = Budget(*how)
+    budget = Budget(config.sampler, trials, config.gradients, config.space, config.batch)
     searches = tuple(Search(each, out / name, budget) for name, each in configs.items())
 
     def say(line: str) -> None:

@@ -45,7 +45,6 @@ class Budget:
     gradients: float | None = None  # of single samples, in place of a number of trials
     space: tuple[str, ...] = ()  # entries of --space
     batch: int | None = None  # trials trained together; None: what fits, and leaves TPE something to learn from
-    validation: float = 0.2  # share of each client's training samples that trials are scored on
 
     @property
     def usual_batch(self) -> int:
@@ -68,7 +67,7 @@ class Budget:
 class Search:
     """The search of one method."""
 
-    config: RunConfig  # settled: the method as it is by default; `seed` is the search's
+    config: RunConfig  # settled: the method as it is by default; `seed` and `validation` are the search's
     folder: Path
     budget: Budget
 
@@ -87,7 +86,7 @@ def run_search(search: Search, task: Task, tell: Tell = lambda line: None) -> di
     while count := budget.due(study.finished(), size):
         batch = study.batch(count)
         configs = [applied(config, each.values).resolved() for each in batch]
-        outcomes = trials.train(configs, task, rungs, budget.validation)
+        outcomes = trials.train(configs, task, rungs)
         study.tell([Trial(each.number, each.values, out) for each, out in zip(batch, outcomes, strict=True)])
         tell(_progress(search.folder.name, study.finished(), measure))
     done = study.finished()
@@ -135,7 +134,7 @@ def run_finals(config: RunConfig, folder: Path, tasks: dict[int, Task]) -> None:
 
 def tuned_config(config: RunConfig, values: Mapping[str, Value]) -> RunConfig:
     """The configuration of a trial as a run."""
-    return dataclasses.replace(applied(config, values), out=None).resolved()
+    return dataclasses.replace(applied(config, values), validation=0.0, out=None).resolved()
 
 
 def best_of(done: Iterable[Trial], sign: int) -> Trial | None:

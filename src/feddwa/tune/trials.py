@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from feddwa.build import make_engine, make_federation, program_kind
 from feddwa.config import RunConfig
+from feddwa.data.federated import HELD_OUT
 from feddwa.data.task import Task
-from feddwa.engine import Engine, keys
+from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import SGDStep
@@ -45,7 +44,7 @@ class _Member:
                 self.gradients += float(self.federation.step().costs.flops.sum()) / sample_flops(self.engine)
             scores, measure = self.federation.scores, measure_of(self.engine)
             self.failed = "" if scores.loss.isfinite().any() else "no model has a finite loss"
-            self.curve[until] = float(100 * scores.accuracy.mean() if measure is ACCURACY else scores.loss.mean())
+            self.curve[until] = float(100 * scores.accuracy.nanmean() if measure is ACCURACY else scores.loss.nanmean())
         except ArithmeticError as error:  # of a server whose models have diverged
             self.failed = f"{type(error).__name__}: {error}"
 
@@ -54,12 +53,12 @@ class _Member:
         return Outcome(self.curve, self.gradients, self.stopped, self.failed)
 
 
-def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], share: float) -> list[Outcome]:
+def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int]) -> list[Outcome]:
     """Train trials of one method in lockstep to the rounds `rungs`.
 
-    After each of these but the last only the best third goes on. share: of training data held out to score them on.
+    After each of these but the last only the best third goes on. Configurations are settled, and of one `validation`.
     """
-    members = [_Member(config, judged_on_validation(make_engine(config, task), share)) for config in configs]
+    members = [_Member(config, judged_on_validation(make_engine(config, task))) for config in configs]
     stack = _stack(members, task)
     going = members
     for until in rungs:
@@ -101,10 +100,10 @@ def _advance(stack: Engine | None, members: Sequence[_Member], until: int) -> No
     lockstep.run_in_lockstep(stack, engines, [partial(member.advance, until) for member in members])
 
 
-def judged_on_validation(engine: Engine, share: float) -> Engine:
-    """An engine whose data have no test samples: in their place is a share of the training samples."""
-    rng = np.random.default_rng(keys.seed_of(keys.key(engine.seed, "held_out")))
-    return replace(engine, data=engine.data.split_off("test", share, rng))
+def judged_on_validation(engine: Engine) -> Engine:
+    """An engine whose data have no test samples: in their place are those held out of training."""
+    splits = dict(engine.data.splits)
+    return replace(engine, data=replace(engine.data, splits=splits | {"test": splits.pop(HELD_OUT)}))
 
 
 def measure_of(engine: Engine) -> Measure:
