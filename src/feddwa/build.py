@@ -14,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
-from feddwa.batchnorm import BatchNormPolicy
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
@@ -36,7 +35,7 @@ from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
-from feddwa.sides import begin, problem_of
+from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -228,7 +227,7 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
 def check_suited(config: RunConfig, engine: Engine) -> None:
     """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
     algorithm = config.make_algorithm()
-    policy = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm)
+    policy = policy_of(algorithm, config.batchnorm, engine.module)
     begin(algorithm, policy, problem_of(engine), engine.initial()[1])
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy, batchnorm_parameters
+from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
 from feddwa.engine import (
     Cohort,
@@ -46,6 +46,15 @@ def problem_of(engine: Engine) -> Problem:
     return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
 
 
+def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
+    """The BatchNorm policy of a federation; one that does not suit the algorithm is refused where it would matter."""
+    if policy not in algorithm.policies and batchnorm_layers(module):
+        title = getattr(algorithm, "title", type(algorithm).__name__)
+        why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
+        raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
+    return BatchNormPolicy.of(policy, module, algorithm.updates)
+
+
 def begin(
     algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model
 ) -> tuple[ServerState, Memory]:
@@ -73,7 +82,7 @@ class ClientSide:
         cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
-        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm)
+        policy = policy_of(algorithm, batchnorm, engine.module)
         chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
         return cls(algorithm, policy, engine, chunk, sequential)
 

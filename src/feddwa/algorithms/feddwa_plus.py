@@ -85,7 +85,8 @@ class FedDWAPlus(Algorithm):
             "average": average,
             "rounds": rounds,
             "prior": prior,
-            **dict.fromkeys((*HALVES, "agreed_update"), none),
+            "agreed_update": none,
+            **dict.fromkeys(HALVES, none),
         }
         return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
