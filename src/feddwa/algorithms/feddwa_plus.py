@@ -81,13 +81,9 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
         rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
-        memory = {
-            "average": average,
-            "rounds": rounds,
-            "prior": prior,
-            "agreed_update": none,
-            **dict.fromkeys(HALVES, none),
-        }
+        memory = {"average": average, "rounds": rounds, "prior": prior} | dict.fromkeys(
+            (*HALVES, "agreed_update"), none
+        )
         return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
