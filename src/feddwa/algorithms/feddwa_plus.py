@@ -42,6 +42,7 @@ from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
+UPDATES = (*HALVES, "agreed_update")
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
-    kind, year = "collaboration", 2026
+    kind, year, halves = "collaboration", 2026, True
     models_down = models_up = passes = 1
     numbers_up, server_ops = "layers", "m**2 + N**2"
-    halves, stackable = True, ("power", "average", "granularity", "prior", "freeze")
+    stackable = ("power", "average", "granularity", "prior", "freeze")
     models_kept, numbers_kept = 4, "classes + 1"
     discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
@@ -81,9 +82,7 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
         rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
-        memory = {"average": average, "rounds": rounds, "prior": prior} | dict.fromkeys(
-            (*HALVES, "agreed_update"), none
-        )
+        memory = {"average": average, "rounds": rounds, "prior": prior, **dict.fromkeys(UPDATES, none)}
         return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
