@@ -1,8 +1,7 @@
 """FedDWA+, our own: mix clients whose updates point the same way, by layer, at FedAvg's traffic and computation.
 
-FedDWA weights clients by the distance of their models, which does not tell label skew from concept shift. FedDWA+
-weights them by the cosine similarity of their updates. Client i trains w_i for an epoch, on one half of its data and
-then on the other, to v_i. For every layer by itself:
+FedDWA weights clients by distances of models, which do not tell label skew from concept shift; FedDWA+ by the cosine
+similarity of updates. Client i trains w_i for an epoch, one half of its data after the other, to v_i. For every layer:
 
     d_i  = v_i - w_i                      update of the epoch
     c_ij = cos(d_i, d_j), j != i          unbiased by noise, because i and j have independent data
