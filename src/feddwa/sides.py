@@ -7,6 +7,7 @@ ServerApp runs the server side. Only messages pass between them, and `BatchNormP
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
+from feddwa.data.federated import HELD_OUT
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -117,7 +119,7 @@ class ClientSide:
             raise
 
     def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
+        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}")
 
@@ -132,7 +134,7 @@ class ClientSide:
         return found["model"], found["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the personalised models; arguments as in `personal`."""
+        """Scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             self._evaluate(*block, f"before round {round}") for block in self._personal(ids, round, message, memory)
         ]
@@ -149,10 +151,12 @@ class ClientSide:
             yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str) -> Scores:
-        """Test scores (m,), metrics of the run included; `when` stands in errors of theirs."""
-        score = evaluate_one_by_one if self.sequential else evaluate
+        """Scores (m,), metrics of the run included; `when` stands in errors of theirs."""
+        evaluation = evaluate_one_by_one if self.sequential else evaluate
+        score = partial(evaluation, self.engine, model, buffers, ids, metrics=self.engine.metrics)
         try:
-            return score(self.engine, model, buffers, ids, metrics=self.engine.metrics)
+            validation = score(split=HELD_OUT) if HELD_OUT in self.engine.data.splits else None
+            return score(split="test")._replace(validation=validation)
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
 
