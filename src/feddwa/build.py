@@ -35,6 +35,7 @@ from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -244,6 +245,13 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     check_validation(config, engine)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
+
+
+def check_suited(config: RunConfig, engine: Engine) -> None:
+    """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
+    algorithm = config.make_algorithm()
+    policy = policy_of(algorithm, config.batchnorm, engine.module)
+    begin(algorithm, policy, problem_of(engine), engine.initial()[1])
 
 
 def choose_device(name: str) -> torch.device:

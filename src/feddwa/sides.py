@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy
+from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
 from feddwa.data.federated import HELD_OUT
 from feddwa.engine import (
@@ -44,7 +44,17 @@ def problem_of(engine: Engine) -> Problem:
     """What the algorithm of an engine's clients is set up from."""
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
-    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed)
+    norms = batchnorm_parameters(engine.module)
+    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
+
+
+def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
+    """The BatchNorm policy of a federation; one that does not suit the algorithm is refused where it would matter."""
+    if policy not in algorithm.policies and batchnorm_layers(module):
+        title = getattr(algorithm, "title", type(algorithm).__name__)
+        why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
+        raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
+    return BatchNormPolicy.of(policy, module, algorithm.updates)
 
 
 def begin(
@@ -74,7 +84,7 @@ class ClientSide:
         cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
-        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm.updates)
+        policy = policy_of(algorithm, batchnorm, engine.module)
         chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
         return cls(algorithm, policy, engine, chunk, sequential)
 

@@ -29,6 +29,7 @@ class FedAvgM(FedAvg):
 
     title = "FedAvgM"
     summary = "FedAvg with momentum on the server"
+    kind, year = "global", 2019
     order = 4
 
     beta: Annotated[float, Tunable(0.0, 0.95)] = 0.1

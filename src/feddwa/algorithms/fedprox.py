@@ -28,6 +28,7 @@ class FedProx(FedAvg):
 
     title = "FedProx"
     summary = "FedAvg with a pull towards the global model"
+    kind, year = "global", 2020
     order = 3
 
     mu: Annotated[float, Tunable(1e-3, 10, log=True)] = 1.0
