@@ -73,7 +73,7 @@ def test_the_commands_are_understood(command, monkeypatch):
     if name == "run":
         config.resolved()
     if name == "compare":
-        assert all(each.resolved() for each in train._split(config, Path("out")).values())
+        assert all(each.resolved() for each in train.method_configs(config, Path("out")).values())
 
 
 @pytest.fixture(scope="module")

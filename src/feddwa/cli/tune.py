@@ -1,26 +1,25 @@
 """`feddwa tune`: hyper-parameters of several methods, searched with equal budgets."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from feddwa.cli.train import SeveralOptions, filled_in, method_configs, told
 from feddwa.config_file import from_toml, to_toml
 from feddwa.errors import InputError, require
-from feddwa.params import AtMost, Option, parse, typed
+from feddwa.params import AtMost
 from feddwa.plugins import ALGORITHMS, check_dataset
+from feddwa.tune.options import TuningOptions
 
 TUNING = "tune.toml"  # in the directory of a search
 PAGE = "search.html"
-TRIALS = 30
 FREE = ("out", "jobs", "quiet", "data_dir", "device")  # may differ where a search is continued
 SEARCH_SEED = 1000  # far from the seeds that people report
 
 
 @dataclass(frozen=True)
-class TuneConfig(SeveralOptions):
+class TuneConfig(SeveralOptions, TuningOptions):
     """Tune methods with equal budgets: searched on validation data, the winners tested once on fresh seeds.
 
     The same command, or `feddwa resume DIR`, continues a search that was interrupted.
@@ -28,58 +27,17 @@ class TuneConfig(SeveralOptions):
 
     seed: Annotated[int, AtMost(2**63 - 1)] = SEARCH_SEED
     """Seed of the search: its partition, its training, its draws."""
-    trials: int | None = None
-    """Trials of every method, its defaults being the first [30]."""
-    budget: Annotated[str | None, Option(metavar="gradients=X")] = None
-    """In place of --trials: gradients of single samples that all trials of a method may compute."""
-    sampler: Literal["tpe", "random", "grid", "halving"] = "tpe"
-    """How trials are drawn; halving: at random, and only the best third trains on after 1/9 and 1/3 of the rounds."""
-    space: Annotated[tuple[str, ...], Option(metavar="KEY=RANGE", repeated=True)] = ()
-    """KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c: what is tried, also of epochs, batch_size, ... Repeatable."""
     validation: float = 0.2
     """Share of each client's training samples that trials are scored on; the winner trains on all of them."""
-    seeds_final: Annotated[tuple[str, ...], Option(metavar="SEED ...")] = ("0", "1", "2")
-    """Seeds that the winner and the defaults are run and tested on; not that of the search."""
-    batch: int | None = None
-    """Trials trained together [what fits; of tpe at most a third of the trials, so that it learns from the others]."""
-    jobs: int = 1
-    """Processes, each with one method at a time."""
 
     def check_tuning(self) -> None:
-        """Raise InputError unless budget, space and seeds are valid."""
-        for key in ("trials", "batch", "jobs"):
-            value = getattr(self, key)
-            require(value is None or value >= 1, f"--{key}", value, "at least 1")
+        """Raise InputError unless the options of the search are valid, by themselves and with those of a run."""
+        self.check_search()
         require(0 < self.validation < 1, "--validation", self.validation, "above 0 and below 1")
         if self.early_stop is not None:
             raise InputError("--early-stop: all trials train as long; leave it out, or search with --sampler halving")
-        if self.budget is not None and self.trials is not None:
-            raise InputError("--budget: stands in place of --trials; leave one out")
-        counted = self.gradients is None or self.sampler != "grid"
-        require(counted, "--sampler", self.sampler, "another with --budget: a grid has a number of points")
-        seeds, told = self.final_seeds, " ".join(self.seeds_final)
-        require(0 < len(seeds) == len(set(seeds)), "--seeds-final", told, "one seed or more, each once")
         fresh = f"others than --seed {self.seed}, which the search has seen"
-        require(self.seed not in seeds, "--seeds-final", told, fresh)
-
-    @property
-    def gradients(self) -> float | None:
-        """The budget in gradients; None where it is a number of trials."""
-        if self.budget is None:
-            return None
-        unit, _, amount = self.budget.partition("=")
-        require(unit == "gradients", "--budget", self.budget, "of the form gradients=NUMBER")
-        value: float = typed("--budget", parse(amount, float), float)
-        require(0 < value < math.inf, "--budget", self.budget, "gradients=NUMBER, a finite number above 0")
-        return value
-
-    @property
-    def final_seeds(self) -> tuple[int, ...]:
-        """The fresh seeds."""
-        kind = Annotated[int, AtMost(2**63 - 1)]
-        found = tuple(typed("--seeds-final", parse(each, kind), kind) for each in self.seeds_final)
-        require(min(found, default=0) >= 0, "--seeds-final", " ".join(self.seeds_final), "whole numbers from 0 on")
-        return found
+        require(self.seed not in self.final_seeds, "--seeds-final", " ".join(self.seeds_final), fresh)
 
 
 def tune_command(config: TuneConfig) -> int:
@@ -137,8 +95,7 @@ def tune_methods(config: TuneConfig, out: Path) -> int:
     configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / TUNING, to_toml(filled_in(config, first)))
-    trials = (config.trials or TRIALS) if config.gradients is None else None
-    budget = Budget(config.sampler, trials, config.gradients, config.space, config.batch)
+    budget = Budget(config.sampler, config.trials_due, config.gradients, config.space, config.batch)
     searches = tuple(Search(each, out / name, budget) for name, each in configs.items())
 
     def say(line: str) -> None:
