@@ -15,9 +15,8 @@ children inside their parent, so that every split after the first moves the wron
 partial participation, which neither describes, norms and means are those of the participants; a split sorts absent
 members by their last update, and those never seen go with the larger child. The notebook's eps1 = 0.4, eps2 = 1.6
 belong to its network and rate, and the paper's tuned values are unpublished. If no update is longer than eps2 nothing
-ever splits and ClusterFL is FedAvg without sizes. Our rule, in every comparison: eps1 stays; eps2 is 0.8 of the largest
-norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`). `feddwa
-compare` measures it where it is not given, and a run that never splits says so.
+ever splits and ClusterFL is FedAvg without sizes. Our rule, where eps2 is not given to `feddwa compare`: 0.8 of the
+largest norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`).
 """
 
 import math
@@ -83,10 +82,9 @@ class ClusterFL(Algorithm):
         fresh = difference(upload["model"], take(server["model"], cohort.ids))
         update = put(server["update"], cohort.ids, fresh)
         seen = server["clusters"]["seen"].index_fill(0, cohort.ids, True)
-        old = server["clusters"]["of"]
+        of = old = server["clusters"]["of"]
         mean_norm, max_norm = update_norms(inner_products(fresh, fresh), old[cohort.ids])  # (m,) each
         splits = (mean_norm < self.eps1) & (max_norm > self.eps2) & (cohort.round > self.warmup)
-        of = old
         for cluster in old[cohort.ids][splits].unique().tolist():
             known = ((old == cluster) & seen).nonzero().flatten()  # global ids
             if len(known) > 2:

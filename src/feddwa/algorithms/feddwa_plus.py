@@ -14,15 +14,14 @@ similarity of updates. Client i trains w_i for an epoch, one half of its data af
     e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
 Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
-log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without.
+log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without. Crosses the network: w_i
+down, v_i and a number per layer up, two model sizes. A client stores four models.
 
 Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
 - Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
   a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
 - The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
 - With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
-
-Crosses the network: w_i down, v_i and a number per layer up, two model sizes. A client stores four models.
 """
 
 import math
@@ -54,9 +53,8 @@ class FedDWAPlus(Algorithm):
     summary = "mixes clients whose updates point the same way, layer by layer"
     kind, year, halves = "collaboration", 2026, True
     models_down = models_up = passes = 1
-    numbers_up, server_ops = "layers", "m**2 + N**2"
     stackable = ("power", "average", "granularity", "prior", "freeze")
-    models_kept, numbers_kept = 4, "classes + 1"
+    numbers_up, server_ops, models_kept, numbers_kept = "layers", "m**2 + N**2", 4, "classes + 1"
     discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
     power: Annotated[float, Tunable(0.5, 8.0, log=True)] = 2.0

@@ -48,8 +48,7 @@ class FedFomo(Algorithm):
     models_down, models_up = "min(5, m - 1)", 1
     numbers_up = "min(6, m)"
     passes, forward_passes = 0.8, 1.4
-    server_ops = 0
-    validation = 0.2
+    server_ops, validation = 0, 0.2
     models_kept = 2
     discloses, evaluated = "its trained model, whose models help it", "its mixture of models"
 

@@ -23,8 +23,8 @@ Value = bool | int | float | str
 RATE = Tunable(1e-3, 1.0, log=True)
 # Options that --space may name: what a run is trained with, not on what data, where, or how it is evaluated.
 RECIPE = (
-    "lr", "epochs", "batch_size", "local_steps", "participation", "batchnorm", "loss", "optimizer", "momentum",
-    "nesterov", "weight_decay", "lr_schedule", "lr_decay", "lr_step", "warmup", "clip_grad",
+    "lr", "epochs", "batch_size", "local_steps", "participation", "batchnorm", "optimizer", "momentum", "nesterov",
+    "weight_decay", "lr_schedule", "lr_decay", "lr_step", "warmup", "clip_grad",
 )  # fmt: skip
 
 

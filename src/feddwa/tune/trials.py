@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from feddwa.build import make_engine, make_federation, program_kind
+from feddwa.build import make_engine, make_federation, program_kind, settings_of
 from feddwa.config import RunConfig
 from feddwa.data.federated import HELD_OUT
 from feddwa.data.task import Task
 from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.engine.memory import rows_that_fit
-from feddwa.engine.network import SGDStep
+from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
 from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.tune.study import Outcome
@@ -58,7 +58,8 @@ def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int]) -> lis
 
     After each of these but the last only the best third goes on. Configurations are settled, and of one `validation`.
     """
-    members = [_Member(config, judged_on_validation(make_engine(config, task))) for config in configs]
+    first = judged_on_validation(make_engine(configs[0], task))
+    members = [_Member(config, replace(first, settings=settings_of(config))) for config in configs]
     stack = _stack(members, task)
     going = members
     for until in rungs:

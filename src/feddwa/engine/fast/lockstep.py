@@ -33,6 +33,7 @@ class LockstepEngine(Engine):
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
+    drawn: dict[object, Any] = field(default_factory=dict)  # in the round, by twins: those of one seed on the same data
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
@@ -44,6 +45,17 @@ class LockstepEngine(Engine):
         """See Engine. Waits until the rows of all federations have been scored."""
         sums: Sums = self._submit(Scoring(replace(asked, index=asked.index + self.sample_offset)))
         return sums
+
+    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """See Engine. What a twin has drawn in this round is taken from there."""
+        if self.drawn.get("round") != round:
+            self.drawn.clear()
+            self.drawn["round"] = round
+        known = self.seed, id(self.data.splits), name
+        if known not in self.drawn:
+            self.drawn[known] = make()
+        found: T = self.drawn[known]
+        return found
 
     def _submit(self, request: "Training | Scoring") -> Any:
         assert self.worker is not None
@@ -111,8 +123,9 @@ def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
     parts = [engine.data for engine in engines]
     lengths = [0 if _same_samples(parts) else len(data.y) for data in parts[:-1]]
     offsets = itertools.accumulate(lengths, initial=0)
+    shared: dict[str, Any] = {"lockstep": len(engines), "flops": engines[0].flops, "drawn": {}}
     return [
-        _engine_like(LockstepEngine, engine, sample_offset=offset, lockstep=len(engines))
+        _engine_like(LockstepEngine, engine, sample_offset=offset, **shared)
         for engine, offset in zip(engines, offsets, strict=True)
     ]
 
