@@ -26,6 +26,8 @@ LAYERS = (
     {
         "config",
         "config_file",
+        "seeds",
+        "result",
         "tensorboard",
         "results",
         "trained",

@@ -40,6 +40,11 @@ Config = TypeVar("Config", bound=RunConfig)
 
 def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
     """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
+    return divided(config, load_dataset(config, tell))
+
+
+def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Dataset:
+    """Load the data that a configuration names."""
     dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
@@ -48,6 +53,11 @@ def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
             f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
             f"{' '.join(dataset.class_names)}; there is nothing to tell apart"
         )
+    return dataset
+
+
+def divided(config: RunConfig, dataset: Dataset) -> Task:
+    """Loaded data divided among clients as a configuration and its seed have it."""
     config = settled(config, dataset)
     assert config.partition is not None
     assert config.clients is not None

@@ -20,11 +20,11 @@ from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
 from feddwa.errors import InputError, require
-from feddwa.experiment import Result
 from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
 from feddwa.plugins import DATASETS, is_foreign
 from feddwa.rates import decided
+from feddwa.result import Result
 from feddwa.results import runs
 from feddwa.results.recorder import Observer
 from feddwa.results.weights import read as read_weights
