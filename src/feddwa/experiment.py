@@ -25,26 +25,26 @@ from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
 from feddwa.results.weights import read as read_weights
-from feddwa.seeds import SEEDS, SeededConfig, each_seed
+from feddwa.seeds import FEDERATIONS, SEEDS, SeededConfig, each_seed
 from feddwa.storage import write_whole
 from feddwa.trained import store
 
 
 @overload
-def run(config: RunConfig | None = None, *, observe: Observer = ..., **options: Any) -> Result: ...
+def run(
+    config: RunConfig | None = None, *, seeds: Sequence[int], observe: Callable[..., None] = ..., **options: Any
+) -> Results: ...
 
 
 @overload
-def run(
-    config: RunConfig | None = None, *, seeds: Sequence[int], observe: Observer = ..., **options: Any
-) -> Results: ...
+def run(config: RunConfig | None = None, *, seeds: None = None, observe: Observer = ..., **options: Any) -> Result: ...
 
 
 def run(
     config: RunConfig | None = None,
     *,
     seeds: Sequence[int] | None = None,
-    observe: Observer = lambda line: None,
+    observe: Callable[..., None] = lambda line, seed=0: None,
     **options: Any,
 ) -> Result | Results:
     """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`: the options of `feddwa run`, by name.
@@ -65,7 +65,7 @@ def run(
     With `out=False` nothing is written, and any object will do, those of a notebook included.
 
     `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
-    directory for each. `observe` is called with every line of metrics.jsonl, with several seeds as `observe(line, seed=1)`.
+    directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
@@ -73,7 +73,7 @@ def run(
             raise unknown("run", name, known)
     written = options.get("out") is not False
     if seeds is not None:
-        options["seeds"] = seeds
+        options["seeds"] = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else seeds
         check_alternatives("", options, SeededConfig)
     with named(options if written else {**options, "out": None}, written) as plain:
         given = SeededConfig(**options_of(config or RunConfig()))
@@ -192,7 +192,7 @@ def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str
     return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
 
 
-def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result | Results:
+def resume(path: str | Path, *, observe: Callable[..., None] = lambda line, seed=0: None) -> Result | Results:
     """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
 
     A run that is finished is read back, with its models unless it was made without storing them. In the directory of
@@ -204,7 +204,7 @@ def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result
         config, seeds = several.run_config(), several.seeds or ()
         tasks = tasks_of(config, seeds, _found_again(config, path / SEEDS))
         return run_seeds(config, tasks, path, watching(observe, tasks))
-    if (path / runs.FEDERATION).exists():
+    if (path / runs.FEDERATION).exists() or (path / FEDERATIONS).exists():
         raise InputError(f"{path}: is a federation's; it continues when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
     return resume_task(config, divided(config, _found_again(config, path / runs.CONFIG)), path, observe)

@@ -51,7 +51,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Results(Mapping[int, Result]):
-    """Finished runs that differ by their seed alone: seed -> its `Result`, in the order in which they were asked for."""
+    """Finished runs that differ by their seed alone: seed -> its `Result`, in the order in which they were given."""
 
     runs: Mapping[int, Result]
     path: str | None = None  # the directory with a run directory for each seed

@@ -3,7 +3,8 @@
     DIR/seeds.toml            every option, defaults filled in; `feddwa run --config` makes the runs again
     DIR/seed-0, DIR/seed-1    a run directory each, as of `feddwa run --seed 0`
 
-A comparison has compare.toml and DIR/METHOD, or with several seeds DIR/METHOD/seed-0.
+A comparison has compare.toml and DIR/METHOD, or with several seeds DIR/METHOD/seed-0. `feddwa federate --seeds` has
+federate.toml in the place of seeds.toml.
 """
 
 import contextlib
@@ -13,14 +14,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from feddwa.config import RunConfig, options_of
 from feddwa.errors import require
 from feddwa.params import AtMost, Option
 from feddwa.plugins import label
 
-COMPARISON, SEEDS = "compare.toml", "seeds.toml"
+Config = TypeVar("Config", bound=RunConfig)
+
+COMPARISON, SEEDS, FEDERATIONS = "compare.toml", "seeds.toml", "federate.toml"
 MOST = 1000  # seeds in one directory
 
 
@@ -28,7 +31,9 @@ MOST = 1000  # seeds in one directory
 class SeedOptions:
     """Several seeds in one command."""
 
-    seeds: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...] | None, Option(metavar="N", instead_of="seed")] = None
+    seeds: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...] | None, Option(metavar="N", instead_of="seed")] = (
+        None
+    )
     """Several seeds in the place of --seed, trained in lockstep; results are means, spreads and intervals."""
 
 
@@ -60,7 +65,7 @@ def folder_of(path: Path, seed: int) -> Path:
     return path / f"seed-{seed}"
 
 
-def each_seed(config: RunConfig, seeds: Sequence[int], path: Path | None) -> list[RunConfig]:
+def each_seed(config: Config, seeds: Sequence[int], path: Path | None) -> list[Config]:
     """A configuration for each seed, with a directory of its own in `path` where there is one."""
     return [
         dataclasses.replace(config, seed=seed, out=None if path is None else str(folder_of(path, seed)))
@@ -70,10 +75,10 @@ def each_seed(config: RunConfig, seeds: Sequence[int], path: Path | None) -> lis
 
 def members(path: Path) -> list[Path]:
     """The run directories inside that of a comparison, or of several seeds, begun or not; none in any other."""
-    for file in (COMPARISON, SEEDS):
+    for file in (COMPARISON, SEEDS, FEDERATIONS):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             given = tomllib.loads((path / file).read_text(encoding="utf-8"))
-            methods = [path] if file == SEEDS else [path / label(name) for name in given["algorithms"]]
+            methods = [path / label(name) for name in given["algorithms"]] if file == COMPARISON else [path]
             seeds = given.get("seeds")
             return methods if seeds is None else [folder_of(own, seed) for own in methods for seed in seeds]
     return []

@@ -43,7 +43,8 @@ def show_outcome(console: "Console", results: "Mapping[str, Result | Results]", 
         show_weights(console, runs, folder)
     if several:
         methods = [
-            Method(name, [read_run(Path(result.path or "")) for result in own.values()]) for name, own in several.items()
+            Method(name, [read_run(Path(result.path or "")) for result in own.values()])
+            for name, own in several.items()
         ]
         show_seeds(console, methods)
         shown = {f"{method.name}, seed {method.runs[0].seed}": method.runs[0] for method in methods}

@@ -28,6 +28,7 @@ class RunOptions(SeededConfig):
     quiet: bool = False
     """Print nothing but the directory that was written."""
 
+
 @dataclass(frozen=True)
 class CompareConfig(RunOptions):
     """Several algorithms on the same data, from the same seeds."""

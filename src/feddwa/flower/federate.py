@@ -66,6 +66,11 @@ def federate(
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
+    return read_back(path, task)
+
+
+def read_back(path: Path, task: Task) -> Result:
+    """A federation that is finished, from its run directory and the folders of its nodes."""
     content, lines = runs.read_record(path), runs.read_lines(path / runs.METRICS)
     assert content is not None
     return Result(content["summary"], lines, read_weights(path), _models(path), {}, task.partition, str(path))

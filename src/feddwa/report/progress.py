@@ -101,7 +101,11 @@ class Tally:
 
     def details(self) -> str:
         """What there is besides the score, in less than a line."""
-        best = "" if self.best is None or len(self.scores) > 1 else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        best = (
+            ""
+            if self.best is None or len(self.scores) > 1
+            else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        )
         lost = f"{self.lost} updates did not count, " if self.lost else ""
         speed = self.trained / max(time.monotonic() - self.started, 1e-9)
         return f"{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"

@@ -11,11 +11,11 @@ from feddwa import doctor
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results.compare import (
-    Lead,
     Spread,
     client_gains,
-    lead_over,
+    lead_in_words,
     over_seeds,
+    over_whom,
     reference,
     seeds_lacking,
     unequal_seeds,
@@ -65,21 +65,21 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         for run in method.runs:
             for finding in doctor.told(run):
                 told.setdefault(finding, []).append(str(run.seed))
-        for finding, seeds in told.items():
-            show_finding(console, finding, f"{method.name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
+        for finding, own in told.items():
+            show_finding(console, finding, f"{method.name}, seed{'s' * (len(own) > 1)} {', '.join(own)}")
     config, measure, base = methods[0].runs[0].config, methods[0].measure, reference(methods)
     lacking, count = seeds_lacking(methods), len({run.seed for method in methods for run in method.runs})
     seeds = f"{count} seed{'s' * (count > 1)}"
     table = Table(title=f"{setting_name(config)}, {config.rounds} rounds, {seeds}")
     measured = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
-    over = f"{'over' if measure.sign > 0 else 'below'} {'Local' if base.algorithm == 'local' else base.name}"
-    for column in ("algorithm", "last", over, "n", *measured, "traffic", "time"):
+    over = [over_whom(base)] if len(methods) > 1 else []
+    for column in ("algorithm", "last", *over, "n", *measured, "traffic", "time"):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     for method in methods:
         table.add_row(
             method.name,
             f"{over_seeds(method.runs):{measure.fine}}",
-            "" if method is base else lead_in_words(lead_over(method, base), method),
+            *(lead_in_words(method, base) for _ in over),
             f"{len(method.runs)}{'*' * (method.name in lacking)}",
             *(f"{over_seeds(method.runs, name):.4g}" for name in measured),
             human_bytes(round(method.traffic)),
@@ -87,11 +87,13 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         )
     console.print(table)
     what = "Accuracy in percent" if measure.sign > 0 else "Loss, lower is better"
+    ends = [f"\n{each[0].upper()}{each[1:]}: seed by seed, with the 95 % confidence interval." for each in over]
     console.print(
         f"{what}: each client's personalised model on its own test data,\n"
-        f"mean over all clients, mean ± standard deviation over n seeds. {over.capitalize()}: mean of the\n"
-        "differences seed by seed, and its 95 % confidence interval (t, n - 1 degrees of\n"
-        "freedom). Traffic: up + down, per participating client and round.",
+        "mean over all clients, then mean ± standard deviation over n seeds.",
+        *ends,
+        "\nTraffic: up + down, per participating client and round.",
+        sep="",
         highlight=False,
     )
     if lacking:
@@ -100,16 +102,6 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         if all("before.honest" in run.series for run in method.runs):
             honest = Spread({run.seed: float(run.series["before.honest"][-1]) for run in method.runs})
             console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
-
-
-def lead_in_words(lead: Lead | None, method: Method) -> str:
-    """ "+7.62 (3.11 to 12.14)": a lead and its interval; "-" where it is not known."""
-    if lead is None:
-        return "-"
-    gain, n = method.measure.gain, len(lead.apart.values)
-    fewer = f", n = {n}" if n < len(method.runs) else ""
-    told = "one seed" if lead.ends is None else f"{gain(lead.ends.low)} to {gain(lead.ends.high)}{fewer}"
-    return f"{gain(lead.apart.mean)} ({told})"
 
 
 def _cells(run: Record, local: Record | None, metrics: Sequence[str]) -> tuple[str, ...]:

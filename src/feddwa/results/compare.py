@@ -138,6 +138,22 @@ def lead_over(method: Method, other: Method) -> Lead | None:
     return Lead(apart, interval(apart))
 
 
+def over_whom(base: Method) -> str:
+    """What a column of leads is called: "over Local", of losses "below Local"."""
+    return f"{'over' if base.measure.sign > 0 else 'below'} {'Local' if base.algorithm == 'local' else base.name}"
+
+
+def lead_in_words(method: Method, base: Method) -> str:
+    """ "+7.62 (3.11 to 12.14)": a lead and its interval in a table; "-" where it is not known."""
+    lead, gain = lead_over(method, base), method.measure.gain
+    if lead is None:
+        return "" if method is base else "-"
+    n = len(lead.apart.values)
+    fewer = f", n = {n}" if n < len(method.runs) else ""
+    ends = "one seed" if lead.ends is None else f"{gain(lead.ends.low)} to {gain(lead.ends.high)}{fewer}"
+    return f"{gain(lead.apart.mean)} ({ends})"
+
+
 def seeds_lacking(methods: Sequence[Method]) -> dict[str, list[int]]:
     """Method -> the seeds of others that it was not run with; methods with all seeds are left out."""
     every = sorted({run.seed for method in methods for run in method.runs})
@@ -147,9 +163,11 @@ def seeds_lacking(methods: Sequence[Method]) -> dict[str, list[int]]:
 
 
 def unequal_seeds(methods: Sequence[Method]) -> str:
-    """Which methods lack seeds that others have, in a sentence; "" where all have the same."""
-    lacking = seeds_lacking(methods)
-    told = [f"{name} was not run with seed{'s' * (len(own) > 1)} {_seeds(own)}" for name, own in lacking.items()]
+    """Which methods lack seeds that others have, in words; "" where all have the same."""
+    alike: dict[str, list[str]] = {}
+    for name, own in seeds_lacking(methods).items():
+        alike.setdefault(f"seed{'s' * (len(own) > 1)} {_seeds(own)}", []).append(name)
+    told = [f"without {seeds}: {', '.join(names)}" for seeds, names in alike.items()]
     return f"Unequal seeds (*): {'; '.join(told)}. Differences are over common seeds." if told else ""
 
 
@@ -243,6 +261,8 @@ class Place:
     last: float  # after the last round, whatever it cost
     at: dict[str, float | None]  # cost -> what was reached within the budget; None: not one round was within it
     gain: Gain | None  # over Local; None without a run of Local with the same seed
+    lead: str  # over whom methods are compared with, and its interval
+    seeds: str  # how many; "2*" where others have more
 
 
 def budgets(methods: Sequence[Method]) -> dict[str, float]:
@@ -256,13 +276,15 @@ def budgets(methods: Sequence[Method]) -> dict[str, float]:
 
 def leaderboard(methods: Sequence[Method]) -> list[Place]:
     """All methods, the best at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
-    limits, local = budgets(methods), local_runs(methods)
+    limits, local, lacking = budgets(methods), local_runs(methods), seeds_lacking(methods)
     places = [
         Place(
             method.name,
             method.last,
             {cost: _mean_within(method.runs, cost, limit) for cost, limit in limits.items()},
             gain_over(method.runs, local),
+            lead_in_words(method, reference(methods)),
+            f"{len(method.runs)}{'*' * (method.name in lacking)}",
         )
         for method in methods
     ]
