@@ -73,7 +73,7 @@ def run(
             raise unknown("run", name, known)
     written = options.get("out") is not False
     if seeds is not None:
-        options["seeds"] = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else seeds
+        options["seeds"] = tuple(seeds) if isinstance(seeds, range) else seeds
         check_alternatives("", options, SeededConfig)
     with named(options if written else {**options, "out": None}, written) as plain:
         given = SeededConfig(**options_of(config or RunConfig()))
@@ -251,7 +251,8 @@ def _finish(
     engine, data = federation.engine, federation.engine.data
     names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
     card = store.card_of(config, task.dataset, engine)
-    found = record(SimulatedRounds(federation, card), config.rounds or 0, names, data.device, observe, directory, past)
+    source, rounds = SimulatedRounds(federation, card), config.rounds or 0
+    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop)
     models, buffers = found.trained.parts()
     path = None if directory is None else str(directory.path)
     return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, path, found.trained)

@@ -82,7 +82,7 @@ class Tally:
         if accuracy is not None and (self.best is None or accuracy > self.best[0]):
             self.best = (accuracy, line["round"] - 1)
         self.round = max(self.round, min(line["round"], self.rounds))
-        self.over += line["round"] > self.rounds
+        self.over += "participants" not in line
         self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
         self.trained += line.get("participants", 0)
         self.lost += sum(map(len, line.get("missing", {}).values()))
