@@ -33,6 +33,7 @@ LAYERS = (
         "results",
         "trained",
         "build",
+        "fit",
         "rates",
         "objects",
         "experiment",
