@@ -1,15 +1,17 @@
 """`feddwa tune`: hyper-parameters of several methods, searched with equal budgets."""
 
 import dataclasses
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from feddwa.cli.train import SeveralOptions, filled_in, method_configs, told
+from feddwa.cli.train import SeveralOptions, filled_in, method_configs, suited, told, tolerance
 from feddwa.config_file import from_toml, to_toml
 from feddwa.errors import InputError, require
-from feddwa.params import AtMost
-from feddwa.plugins import ALGORITHMS, check_dataset
+from feddwa.groups import expanded
+from feddwa.params import AtMost, Option
+from feddwa.plugins import ALGORITHMS, check_dataset, label
 from feddwa.tune.options import TuningOptions
 
 TUNING = "tune.toml"  # in the directory of a search
@@ -27,6 +29,7 @@ class TuneConfig(SeveralOptions, TuningOptions):
 
     seed: Annotated[int, AtMost(2**63 - 1)] = SEARCH_SEED
     """Seed of the search: its partition, its training, its draws."""
+    seeds: Annotated[tuple[int, ...] | None, Option(hidden=True)] = None  # those of the runs are --seeds-final
     validation: float = 0.2
     """Share of each client's training samples that trials are scored on; the winner trains on all of them."""
 
@@ -37,16 +40,18 @@ class TuneConfig(SeveralOptions, TuningOptions):
         if self.early_stop is not None:
             raise InputError("--early-stop: all trials train as long; leave it out, or search with --sampler halving")
         fresh = f"others than --seed {self.seed}, which the search has seen"
-        require(self.seed not in self.final_seeds, "--seeds-final", " ".join(self.seeds_final), fresh)
+        require(self.seed not in self.seeds_final, "--seeds-final", self.seed, fresh)
 
 
 def tune_command(config: TuneConfig) -> int:
     """`feddwa tune`."""
     check_dataset(config.dataset)
-    for name in config.algorithms:
+    names, brought = expanded(config.algorithms)
+    config = dataclasses.replace(config, algorithms=names)
+    for name in names:
         ALGORITHMS.check(name, "--algorithms")
     config.check_tuning()
-    config.run_config().checked()
+    config.checked()
 
     from feddwa.results.runs import check_free, default_path
 
@@ -55,7 +60,7 @@ def tune_command(config: TuneConfig) -> int:
         config = _same(config, from_toml(out / TUNING, TuneConfig), out)
     else:
         check_free(str(out))
-    return tune_methods(config, out)
+    return tune_methods(config, out, brought)
 
 
 def _same(config: TuneConfig, stored: TuneConfig, out: Path) -> TuneConfig:
@@ -70,8 +75,11 @@ def _same(config: TuneConfig, stored: TuneConfig, out: Path) -> TuneConfig:
     return dataclasses.replace(stored, **{name: getattr(config, name) for name in FREE if name != "out"})
 
 
-def tune_methods(config: TuneConfig, out: Path) -> int:
-    """All searches of a directory, to their end, and the report about them."""
+def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) -> int:
+    """All searches of a directory, to their end, and the report about them.
+
+    brought: names that a group stands for; those that do not suit the task are left out.
+    """
     from feddwa.build import load_task, settled
     from feddwa.cli.outcome import resumable
     from feddwa.report.progress import decoding
@@ -93,6 +101,11 @@ def tune_methods(config: TuneConfig, out: Path) -> int:
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)
     configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
+    config = suited(console, config, configs, task, brought)
+    configs = {name: each for name, each in configs.items() if name in map(label, config.algorithms)}
+    measured = tolerance(console, config, configs, task)
+    config = dataclasses.replace(config, param=(*config.param, *measured))
+    configs = {name: settled(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / TUNING, to_toml(filled_in(config, first)))
     budget = Budget(config.sampler, config.trials_due, config.gradients, config.space, config.batch)
@@ -102,7 +115,7 @@ def tune_methods(config: TuneConfig, out: Path) -> int:
         console.print(line, highlight=False, soft_wrap=True)
 
     with resumable(out), locked(out / TUNING):
-        run_tuning(Tuning(searches, config.final_seeds, config.jobs), say)
+        run_tuning(Tuning(searches, config.seeds_final, config.jobs), say)
         found = read_tuning(out)
         write_search(found, out / PAGE)
     show_search(console, found)

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from feddwa.build import load_task
+from feddwa.build import divided, load_dataset
 from feddwa.config import RunConfig
-from feddwa.data import partition as partitions
 from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.tune.search import Search, run_finals, run_search
@@ -79,16 +78,9 @@ class Tasks:
     def of(self, seed: int) -> Task:
         """The task of a seed."""
         if seed not in self._known:
-            config = dataclasses.replace(self._config, seed=seed)
-            if not self._known:
-                self._known[seed] = load_task(config)
-            else:
-                dataset = next(iter(self._known.values())).dataset
-                assert config.partition is not None
-                assert config.clients is not None
-                parameters = config.partition_parameters()
-                division = partitions.make(config.partition, parameters, dataset, config.clients, seed)
-                self._known[seed] = Task(dataset, division)
+            first = next(iter(self._known.values()), None)
+            dataset = load_dataset(self._config) if first is None else first.dataset
+            self._known[seed] = divided(dataclasses.replace(self._config, seed=seed), dataset)
         return self._known[seed]
 
 

@@ -22,7 +22,7 @@ class TuningOptions:
     """How trials are drawn; halving: at random, and only the best third trains on after 1/9 and 1/3 of the rounds."""
     space: Annotated[tuple[str, ...], Option(metavar="KEY=RANGE", repeated=True)] = ()
     """KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c: what is tried, also of epochs, batch_size, ... Repeatable."""
-    seeds_final: Annotated[tuple[str, ...], Option(metavar="SEED")] = ("0", "1", "2")
+    seeds_final: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...], Option(metavar="N")] = (0, 1, 2)
     """Seeds that the winner and the defaults are run and tested on; not that of the search."""
     batch: int | None = None
     """Trials trained together [what fits; of tpe at most a third of the trials, so that it learns from the others]."""
@@ -38,8 +38,9 @@ class TuningOptions:
             raise InputError("--budget: stands in place of --trials; leave one out")
         counted = self.gradients is None or self.sampler != "grid"
         require(counted, "--sampler", self.sampler, "another with --budget: a grid has a number of points")
-        seeds, told = self.final_seeds, " ".join(self.seeds_final)
-        require(0 < len(seeds) == len(set(seeds)), "--seeds-final", told, "one seed or more, each once")
+        seeds = self.seeds_final
+        valid = 0 < len(seeds) == len(set(seeds)) and min(seeds) >= 0
+        require(valid, "--seeds-final", " ".join(map(str, seeds)), "one seed or more, each once, from 0 on")
 
     @property
     def trials_due(self) -> int | None:
@@ -56,11 +57,3 @@ class TuningOptions:
         value: float = typed("--budget", parse(amount, float), float)
         require(0 < value < math.inf, "--budget", self.budget, "gradients=NUMBER, a finite number above 0")
         return value
-
-    @property
-    def final_seeds(self) -> tuple[int, ...]:
-        """The fresh seeds."""
-        kind = Annotated[int, AtMost(2**63 - 1)]
-        found = tuple(typed("--seeds-final", parse(each, kind), kind) for each in self.seeds_final)
-        require(min(found, default=0) >= 0, "--seeds-final", " ".join(self.seeds_final), "whole numbers from 0 on")
-        return found
