@@ -38,8 +38,11 @@ def _overview(experiment: Experiment, name: str, columns: Sequence[Column], stor
         (row.label, *(_glance(experiment, column, row, own, first[column]) for column, own in cells.items()))
         for row in experiment.rows
     ]
-    note = "Best round of the paper's metric, mean ± standard deviation over seeds"
-    note += ", / the paper's number." if experiment.paper else "."
+    rows += [(name, *(_printed(experiment, column, name) for column in columns)) for name in experiment.others]
+    rows = [row for row in rows if any(row[1:])] if experiment.kind == "protocol" else rows
+    note = f"{experiment.reported.capitalize()} round of {experiment.source}'s metric"
+    note += ", mean ± standard deviation over seeds"
+    note += f", / {experiment.source}'s number." if experiment.published else "."
     return Table(f"{experiment.name} at a glance, {name}", header, rows, note)
 
 
@@ -52,11 +55,16 @@ def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> li
 
 
 def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, Summary], first: set[str]) -> str:
-    paper = experiment.number(column, row)
-    printed = "" if paper is None else f" / {paper:.2f}"
+    printed = _printed(experiment, column, row)
     if row not in cells:
-        return f"{MISSING if cells else ''}{printed}".strip()
-    return f"{cells[row].measured:.2f}{printed}" + "*" * (row.name in first)
+        return f"{MISSING if cells else ''} {printed}".strip()
+    return f"{cells[row].measured:.2f} {printed}".strip() + "*" * (row.name in first)
+
+
+def _printed(experiment: Experiment, column: Column, row: Row | str) -> str:
+    """The published number of a cell behind a stroke, where there is one."""
+    number = experiment.number(column, row)
+    return "" if number is None else f"/ {number:.2f}"
 
 
 def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
@@ -95,8 +103,9 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
         paper = experiment.number(column, row)
         name = (row.label, "" if paper is None else f"{paper:.2f}")
         rows.append((*name, *_numbers(cells[row], row.name in first)) if row in cells else (*name, MISSING, *[""] * 8))
+    source = experiment.source.removeprefix("the ")
     header = (
-        "method", "paper", "paper's metric", "all clients, best", "all clients, last", "gain over Local",
+        "method", source, f"{source}'s metric", "all clients, best", "all clients, last", "gain over Local",
         "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
     )  # fmt: skip
     return Table(column.name, header, rows, f"{column.text}. {_seeds(cells)}; {_machines(cells)}.")
@@ -207,7 +216,7 @@ def _communication(experiment: Experiment, store: Store, scale: Scale) -> list[T
     for method, title in methods().items():
         cells = []
         for column in experiment.columns:
-            ours, paper = costs.communication(column.dataset, method), experiment.paper.get((column.name, method))
+            ours, paper = costs.communication(column.dataset, method), experiment.published.get((column.name, method))
             cells += [f"{ours.models:.2f}", f"{ours.mib:.2f}", "" if paper is None else f"{paper:.2f}"]
         rows.append((title, *cells))
     header = ["method"]
@@ -220,7 +229,7 @@ def _flops(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     rows = []
     for column in experiment.columns:
         for method, title in methods().items():
-            ours, paper = costs.flops(column.dataset, method), experiment.paper.get((column.name, method))
+            ours, paper = costs.flops(column.dataset, method), experiment.published.get((column.name, method))
             counted = paper_passes().get(method, 0.0)
             theirs = ("", "", "") if paper is None else (
                 f"{paper:.1e}", f"{counted:.1f}", f"{counted * ours.paper / ours.passes:.2e}"
@@ -248,6 +257,7 @@ _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "grid": _grids,
     "sweep": _sweeps,
     "curves": overviews,
+    "protocol": _grids,
     "similarity": _similarity,
     "spread": _spread,
     "heatmaps": _maps,
