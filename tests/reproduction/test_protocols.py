@@ -16,6 +16,7 @@ from feddwa_reproduction.reproduce import plan
 from feddwa_reproduction.summary import summarise
 from tests.reproduction.made import put
 
+ROOT = Path(__file__).parents[2]
 RECIPES = {  # facts of the three libraries, written down once more
     "pfllib": {"clients": 20, "participation": 1.0, "batch_size": 10, "lr": 0.005, "epochs": 1, "rounds": 2000},
     "pfl-cifar10": {"clients": 1000, "participation": 0.05, "batch_size": 10, "lr": 0.1, "epochs": 1},
@@ -64,9 +65,8 @@ def test_pfl_researchs_users_train_longer_where_they_differ():
 def test_pfllibs_leaderboard_is_there_with_its_sums():
     each = specs.protocol("pfllib")
     printed = [column for column in each.columns if column.numbers == column.name]
-    names = [*each.others, *(row.name for row in each.rows)]
     for column, total in zip(printed, (1929.59, 1192.83, 688.51, 1910.78, 984.71, 642.90), strict=True):
-        numbers = [number for name in names if (number := each.number(column, name)) is not None]
+        numbers = [number for row in each.lines if (number := each.number(column, row)) is not None]
         assert len(numbers) == 20
         assert sum(numbers) == pytest.approx(total)
     dirichlet = next(column for column in printed if column.name == "cifar100/dirichlet")
@@ -78,8 +78,12 @@ def test_pfllibs_leaderboard_is_there_with_its_sums():
 def test_who_is_here_has_a_row_and_the_rest_a_name():
     each = specs.protocol("pfllib")
     titles = {title_of(name).lower() for name in ALGORITHMS}
-    assert not {name.lower() for name in each.others} & titles
-    assert {"FedGen", "GPFL"} <= set(each.others)
+    assert not {row.name.lower() for row in each.others} & titles
+    assert {"FedGen", "GPFL"} <= {row.label for row in each.others}
+    assert [row.label.lower() for row in each.lines][-20:] == [
+        "fedavg", "fedprox", "fedgen", "per-fedavg", "pfedme", "ditto", "apfl", "fedfomo", "fedamp", "apple", "fedala",
+        "fedper", "fedrep", "fedrod", "fedbabu", "fedcp", "gpfl", "feddbe", "feddistill", "fedproto",
+    ]  # fmt: skip
 
 
 def test_any_dataset_and_any_method_can_be_asked_for():
@@ -140,13 +144,20 @@ def test_ours_stand_beside_the_published_numbers(tmp_path):
     found = put(store, each, column, Row("fedavg"), 0, [50.0, 60.0])
     store.save({**found, "series": {**found["series"], "before.all_weighted": [10.0, 84.0, 83.0]}})
     (tmp_path / "protocols.md").write_text("<!-- table: pfllib -->\nold\n<!-- end -->\n")
-    page.write_pages(store, tmp_path)
+    page.fill(tmp_path / "protocols.md", specs.protocols(), store)
     text = (tmp_path / "protocols.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| FedAvg |")]
     assert any("84.00 / 85.85" in row for row in rows)
     assert any("| / 80.41 |" in row for row in rows)
     assert any(line.startswith("| GPFL |") and "/ 97.81" in line for line in text.splitlines())
     assert "old" not in text
+    assert "cifar10" not in text  # neither run nor published
+
+
+def test_the_page_is_what_the_results_give(tmp_path):
+    (tmp_path / "protocols.md").write_text((ROOT / "docs" / "protocols.md").read_text())
+    page.fill(tmp_path / "protocols.md", specs.protocols(), Store(ROOT / "results"))
+    assert (tmp_path / "protocols.md").read_text() == (ROOT / "docs" / "protocols.md").read_text()
 
 
 @pytest.mark.parametrize(

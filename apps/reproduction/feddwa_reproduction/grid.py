@@ -106,7 +106,7 @@ class Experiment:
     budget: str = ""  # of equal cost: the row whose total cost is the budget
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the source's number
     source: str = "the paper"  # of the published numbers
-    others: tuple[str, ...] = ()  # methods with published numbers that are not here, as the source calls them
+    others: tuple[Row, ...] = ()  # methods with published numbers that are not here
     measure: str = "before.participants_weighted"  # the series that is compared with them
     reported: Literal["best", "last"] = "best"  # which round of it
     claims: tuple[str, ...] = ()
@@ -126,9 +126,15 @@ class Experiment:
         """Which series of a row's results is measured."""
         return AFTER if row.after else self.measure
 
-    def number(self, column: Column, row: Row | str) -> float | None:
-        """The published number of a cell, where there is one; row: or one of `others`."""
-        return self.published.get((column.numbers, row if isinstance(row, str) else row.name))
+    @property
+    def lines(self) -> list[Row]:
+        """Rows and others: what was not published first, then as the source has them."""
+        order = [name for _, name in self.published]
+        return sorted((*self.rows, *self.others), key=lambda row: order.index(row.name) if row.name in order else -1)
+
+    def number(self, column: Column, row: Row) -> float | None:
+        """The published number of a cell, where there is one."""
+        return self.published.get((column.numbers, row.name))
 
     def config(self, column: Column, row: Row, scale: Scale = "paper") -> RunConfig:
         """The run of a cell, seed and machine left open."""

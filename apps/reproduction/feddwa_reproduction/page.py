@@ -31,7 +31,7 @@ def write_pages(store: Store, folder: Path) -> list[Path]:
     filled = [
         path
         for name, known in (("beyond", beyond()), ("protocols", protocols()))
-        for path in _fill(folder / f"{name}.md", known, store)
+        for path in fill(folder / f"{name}.md", known, store)
     ]
     return [*_write_reproduction(store, folder), *filled]
 
@@ -54,7 +54,7 @@ def _write_reproduction(store: Store, folder: Path) -> list[Path]:
     return [folder / "reproduction.md", *drawn]
 
 
-def _fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
+def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
     """Put every table where it is announced, by <!-- table: NAME -->, and draw the figures of those tables."""
     drawn = list[Path]()
     if not page.is_file():

@@ -137,7 +137,7 @@ def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], 
     for key in table:
         if key not in KEYS and key not in OPTIONS:
             raise unknown(f"{where} key", key, [*KEYS, *OPTIONS])
-    others = tuple(name for name in printed if kind == "protocol" and name.split()[0] not in ALGORITHMS)
+    others = [name for name in printed if kind == "protocol" and name.split()[0] not in ALGORITHMS]
     rows = list(dict.fromkeys([*table["rows"], *(name for name in printed if name not in others)]))
     given = {**table, "rows": rows} if rows else {key: value for key, value in table.items() if key != "rows"}
     for key in ("title",) if kind in COMPUTED else ("title", "columns", "rows"):
@@ -155,8 +155,9 @@ def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], 
     plain: dict[str, Any] = {key: tuple(table.get(key, ())) for key in LISTS}
     plain |= {key: table[key] for key in PLAIN if key in table}
     plain["options"] = {key: table[key] for key in table if key in OPTIONS}
-    made = tuple(_row(row, labels, where) for row in rows)
-    return Experiment(name, kind=kind, columns=tuple(columns), rows=made, published=grid, others=others, **plain)
+    plain["rows"] = tuple(_row(row, labels, where) for row in rows)
+    plain["others"] = tuple(Row(name, name) for name in others)
+    return Experiment(name, kind=kind, columns=tuple(columns), published=grid, **plain)
 
 
 def _by_row(published: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:

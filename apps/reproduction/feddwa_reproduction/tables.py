@@ -1,5 +1,6 @@
 """Results as tables: the same rows for the terminal and for docs/reproduction.md."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
@@ -11,7 +12,7 @@ from feddwa_reproduction import costs, grids
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
 from feddwa_reproduction.run import KEPT_ROUNDS
 from feddwa_reproduction.specs import methods, paper, paper_passes
-from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until
+from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until, summarise
 from feddwa_reproduction.table import MISSING, Table
 
 FOUND = 0.95  # share of partners inside the client's group from which on the groups count as found
@@ -33,13 +34,12 @@ def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
 def _overview(experiment: Experiment, name: str, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
     cells = {column: cells_of(experiment, column, store, scale) for column in columns}
     first = {column: leaders(own) for column, own in cells.items()}
+    lines = experiment.lines if experiment.others else experiment.rows
     header = ("method", *(column.name if own else f"{column.name}, {MISSING}" for column, own in cells.items()))
     rows = [
         (row.label, *(_glance(experiment, column, row, own, first[column]) for column, own in cells.items()))
-        for row in experiment.rows
+        for row in lines
     ]
-    rows += [(name, *(_printed(experiment, column, name) for column in columns)) for name in experiment.others]
-    rows = [row for row in rows if any(row[1:])] if experiment.kind == "protocol" else rows
     note = f"{experiment.reported.capitalize()} round of {experiment.source}'s metric"
     note += ", mean ± standard deviation over seeds"
     note += f", / {experiment.source}'s number." if experiment.published else "."
@@ -55,22 +55,29 @@ def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> li
 
 
 def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, Summary], first: set[str]) -> str:
-    printed = _printed(experiment, column, row)
-    if row not in cells:
-        return f"{MISSING if cells else ''} {printed}".strip()
-    return f"{cells[row].measured:.2f} {printed}".strip() + "*" * (row.name in first)
-
-
-def _printed(experiment: Experiment, column: Column, row: Row | str) -> str:
-    """The published number of a cell behind a stroke, where there is one."""
     number = experiment.number(column, row)
-    return "" if number is None else f"/ {number:.2f}"
+    printed = "" if number is None else f" / {number:.2f}"
+    if row not in cells:
+        return f"{MISSING if cells and row in experiment.rows else ''}{printed}".strip()
+    return f"{cells[row].measured:.2f}{printed}" + "*" * (row.name in first)
 
 
 def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     """The overview, and a table with everything for every column that was run."""
     details = [_detail(experiment, column, store, scale) for column in experiment.columns]
     return [*overviews(experiment, store, scale), *(table for table in details if table is not None)]
+
+
+def _protocols(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """The same of the columns that were run or have published numbers, without rows of which nothing is known."""
+    known = [
+        column
+        for column in experiment.columns
+        if column.numbers or any(summarise(experiment, column, row, store, scale) for row in experiment.rows)
+    ]
+    shown = dataclasses.replace(experiment, columns=tuple(known))
+    tables = _grids(shown, store, scale)
+    return [dataclasses.replace(table, rows=[row for row in table.rows if any(row[1:])]) for table in tables]
 
 
 def _sweeps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
@@ -257,7 +264,7 @@ _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "grid": _grids,
     "sweep": _sweeps,
     "curves": overviews,
-    "protocol": _grids,
+    "protocol": _protocols,
     "similarity": _similarity,
     "spread": _spread,
     "heatmaps": _maps,
