@@ -89,8 +89,9 @@ def read_spec(
     [titles]          dataset -> how tables call it
 
     An entry that is `like` another one has what that has, and its own keys besides. Keys that are options of a run,
-    such as `rounds`, hold for all its runs. [NAME.published] has a source's numbers: a row, or a method as the source calls it
-    -> a number for each column. References to files, of methods and in settings, are relative to the file's folder.
+    such as `rounds`, hold for all its runs. [NAME.published] has a source's numbers: a row, or a method as the source
+    calls it -> a number for each column. References to files, of methods and in settings, are relative to the file's
+    folder.
     """
     where = told or f"--spec {path}"
     try:
