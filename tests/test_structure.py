@@ -25,6 +25,7 @@ LAYERS = (
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
     {
+        "training",
         "config",
         "config_file",
         "tensorboard",
