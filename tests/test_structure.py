@@ -26,6 +26,7 @@ LAYERS = (
     {"contract", "sides", "federation"},  # the round
     {
         "training",
+        "recipe",
         "config",
         "config_file",
         "tensorboard",

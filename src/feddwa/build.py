@@ -28,8 +28,6 @@ from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
 from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import Loss, call, frozen, trainable
-from feddwa.engine.optimizers import SGD, Adam, Optimizer
-from feddwa.engine.rate_schedule import RateSchedule
 from feddwa.engine.rows import digest
 from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.engine.trial import try_training
@@ -37,6 +35,7 @@ from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -162,19 +161,6 @@ def check_validation(config: RunConfig, engine: Engine) -> None:
         )
 
 
-def check_recipe(config: RunConfig, dataset: Dataset, engine: Engine) -> None:
-    """Raise where the data do not go with the options of training."""
-    inputs, sizes, width = inputs_of(dataset), engine.data.splits["train"].sizes, engine.settings.batch_size
-    if config.augment and inputs.kind != "image":
-        raise InputError(f"--augment {config.augment}: changes images, and the data are {inputs}; leave it out")
-    if config.drop_last and sizes.min() < width:
-        client = int(sizes.argmin())
-        raise InputError(
-            f"--drop-last: client {engine.data.client_name(client)} has {int(sizes[client])} samples to train on, less "
-            f"than a batch of {width}; take a smaller --batch-size"
-        )
-
-
 def check_trainable(module: nn.Module) -> None:
     """There must be something to train."""
     if not trainable(module):
@@ -275,26 +261,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: no GPU found; use auto or cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def settings_of(config: RunConfig) -> Settings:
-    """How clients train."""
-    if config.lr == "auto":
-        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
-    optimizer, keep = optimizer_of(config), config.optimizer_state == "keep"
-    decay, every = config.lr_decay or 1.0, config.lr_step or 1
-    schedule = RateSchedule(config.lr_schedule, decay, every, config.warmup, config.rounds or 1)
-    usual = config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr
-    return Settings(*usual, optimizer, keep, schedule, config.local_steps, config.drop_last, config.augmentations)
-
-
-def optimizer_of(config: RunConfig) -> Optimizer:
-    """The optimiser of local training."""
-    clip = config.clip_grad or 0.0
-    if config.optimizer == "sgd":
-        return SGD(config.momentum, config.nesterov, config.weight_decay, clip=clip)
-    beta1, beta2 = config.both_betas
-    return Adam(beta1, beta2, 1e-8, config.weight_decay, config.optimizer == "adamw", clip=clip)
 
 
 def engine_on(
