@@ -22,6 +22,7 @@ class FedAvg(Algorithm):
     title = "FedAvg"
     summary = "one global model, the average by data size"
     order = 2
+    global_model = True
     models_down = models_up = 1
     passes = 1
     server_ops = "m"

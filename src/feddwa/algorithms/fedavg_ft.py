@@ -25,6 +25,7 @@ class FedAvgFT(FedAvg):
     title = "FedAvg_FT"
     summary = "FedAvg, each client's copy tuned on its own data before use"
     order = 5
+    global_model = False
     evaluation_passes = 1
 
     tune_epochs: Repeats | None = None

@@ -63,6 +63,7 @@ class FedRoD(FedAvg):
     title = "FedRoD"
     summary = "a shared body and class-balanced head, a personalised head on top"
     order = 10
+    global_model = False
     head_passes = 1
     newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one
 

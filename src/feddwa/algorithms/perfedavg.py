@@ -65,6 +65,7 @@ class PerFedAvg(FedAvg):
     title = "per-FedAvg"
     summary = "a global start that adapts well (MAML)"
     order = 7
+    global_model = False
     passes = 2
     evaluation_passes = 1
 

@@ -57,6 +57,7 @@ class PFedMe(FedAvg):
     title = "pFedMe"
     summary = "personalised models tied to the global one (Moreau envelopes)"
     order = 8
+    global_model = False
     passes = 5
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
 

@@ -76,7 +76,9 @@ class Tally:
 
     def add(self, line: Line) -> None:
         """Take in a line of metrics.jsonl."""
-        self.score, accuracy = score(line), line["before"]["all"]
+        accuracy = line["before"]["all"]
+        if line.get("evaluated") != 0:
+            self.score = score(line)
         if accuracy is not None and (self.best is None or accuracy > self.best[0]):
             self.best = (accuracy, line["round"] - 1)
         self.round = max(self.round, min(line["round"], self.rounds))

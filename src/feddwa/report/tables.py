@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +46,7 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         if "before.honest" in run.series:
             honest = run.series["before.honest"]
             console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {honest.max():.2f}", highlight=False
+                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
             )
 
 

@@ -18,7 +18,7 @@ from feddwa.federation import Round
 
 Line = Mapping[str, Any]
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
-SERIES = ("before", "after", "validation", "validation_after")  # of accuracies, in a line
+SERIES = ("before", "after", "validation", "validation_after", "central")  # of accuracies, in a line
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
@@ -32,23 +32,30 @@ def round_line(
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
-    "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients that have
-    some; `validation_sizes`: (N,) how many, None where nothing is held out.
+    "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
+    training, on all clients' test data together. "validation" and "validation_after" are as "before" and "after" on
+    held-out training data, of the clients that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
-    ids, costs = result.cohort.ids, result.costs
-    after = map_scores(lambda old, new: old.index_copy(0, ids, new), result.before, result.after)
-    missing = by_reason(result.missing)
+    cohort, costs, missing = result.cohort.ids, result.costs, by_reason(result.missing)
+    after = map_scores(lambda old, new: old.index_copy(0, cohort, new), result.before, result.after)
+    who = torch.arange(len(test_sizes)) if result.evaluated is None else result.evaluated
+    before, after = (map_scores(lambda values: values[who], scores) for scores in (result.before, after))
+    ids = torch.searchsorted(who, cohort[torch.isin(cohort, who)])  # participants' places among those evaluated
+    sizes, honest = test_sizes[who], None if honest is None else honest[who]
+    held_out = None if validation_sizes is None else validation_sizes[who]
+    everybody = len(who) == len(test_sizes)
     return {
         "round": result.cohort.round,
-        "before": _series(result.before.accuracy, test_sizes, ids, honest),
-        "after": _series(after.accuracy, test_sizes, ids, honest),
-        "loss_before": _mean(result.before.loss),
+        **({} if everybody else {"evaluated": len(who)}),
+        "before": _series(before.accuracy, sizes, ids, honest),
+        "after": _series(after.accuracy, sizes, ids, honest),
+        "loss_before": _mean(before.loss),
         "loss_after": _mean(after.loss),
-        **_metrics("before", result.before),
+        **_metrics("before", before),
         **_metrics("after", after),
-        "participants": len(ids),
+        "participants": len(cohort),
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
@@ -56,8 +63,9 @@ def round_line(
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
         **_numbers(result.info),
-        **_validation("validation", result.before, validation_sizes, ids, honest),
-        **_validation("validation_after", after, validation_sizes, ids, honest),
+        **_validation("validation", before, held_out, ids, honest),
+        **_validation("validation_after", after, held_out, ids, honest),
+        **_central(before),
     } | ({"missing": missing} if missing else {})
 
 
@@ -96,7 +104,14 @@ def final_line(
         "loss_before": _mean(scores.loss),
         **_metrics("before", scores),
         **_validation("validation", scores, validation_sizes, None, honest),
+        **_central(scores),
     }
+
+
+def _central(scores: Scores) -> dict[str, Any]:
+    """The mean over clients' models of what each reaches on all clients' test samples; of a global model its own."""
+    own = scores.central
+    return {} if own is None else {"central": {"all": _mean(100 * own.accuracy)}, "loss_central": _mean(own.loss)}
 
 
 def _validation(
@@ -158,18 +173,28 @@ def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
     }
 
 
+def evaluated(lines: Sequence[Line]) -> Sequence[Line]:
+    """The lines of rounds in which somebody was evaluated; all of them where nobody ever was."""
+    return [line for line in lines if line.get("evaluated") != 0] or lines
+
+
 def summarise(lines: Sequence[Line]) -> dict[str, Any]:
     """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before.
 
     `best_round` is the round after which the models were best; 0 = the models before the first round.
     """
-    found = {name: milestones(values, int("after." in name)) for name, values in series(lines).items()}
+    lines = evaluated(lines)
+    found = {}
+    for name, values in series(lines).items():
+        after = int("after." in name)
+        found[name] = milestones(values, [line["round"] - 1 + after for line in lines])
     return {**found["before.all"], "series": found}
 
 
 def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     """The same of the loss before training, mean over all clients; the best is the smallest."""
-    upside_down = milestones([_minus(line["loss_before"]) for line in lines])
+    lines = evaluated(lines)
+    upside_down = milestones([_minus(line["loss_before"]) for line in lines], [line["round"] - 1 for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
 
 
@@ -189,7 +214,8 @@ def summarise_validation(lines: Sequence[Line]) -> dict[str, Any]:
     other than the best test accuracy, nobody has looked for among the test data.
     """
     by_accuracy = any(line.get("validation", {}).get("all") is not None for line in lines)
-    told = milestones([validation_score(line) for line in lines])
+    tried = evaluated(lines)
+    told = milestones([validation_score(line) for line in tried], [line["round"] - 1 for line in tried])
     if not by_accuracy:
         told = {key: value if key == "best_round" else _minus(value) for key, value in told.items()}
     best = None if told["best_round"] is None else lines[told["best_round"]]
@@ -214,9 +240,11 @@ def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None
 
     Which of these is the best is the metric's own affair.
     """
+    lines = evaluated(lines)
     found = {}
     for name, own in metric_series(lines).items():
-        told, known = milestones(own["before"]), [value for value in own["before"] if value is not None]
+        rounds = [line["round"] - 1 for line in lines]
+        told, known = milestones(own["before"], rounds), [value for value in own["before"] if value is not None]
         extremes = {"highest": max(known, default=None), "lowest": min(known, default=None)}
         found[name] = {"last": told["last"], "mean_last_10": told["mean_last_10"], **extremes}
     return found
@@ -245,12 +273,12 @@ def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
     return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
 
 
-def milestones(values: Sequence[float | None], first: int = 0) -> dict[str, Any]:
+def milestones(values: Sequence[float | None], rounds: Sequence[int]) -> dict[str, Any]:
     """The highest value and the first round that has it, the last, the mean of the last ten.
 
-    first: the round after which the first value was measured; 0 = before the first round.
+    rounds: after which each value was measured; 0 = before the first round.
     """
-    known = [(number, value) for number, value in enumerate(values, first) if value is not None]
+    known = [(number, value) for number, value in zip(rounds, values, strict=False) if value is not None]
     if not known:
         return NOTHING
     best_round, best = max(known, key=lambda pair: (pair[1], -pair[0]))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 
 from feddwa.checkpoint import Tree
+from feddwa.engine import map_scores
 from feddwa.federation import Federation, Round
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
@@ -68,10 +69,15 @@ class SimulatedRounds:
         """Run a round."""
         result = self.federation.step()
         line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
-        return Entry(line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result)
+        scores = (result.before, result.after)
+        if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
+            before, after = (map_scores(lambda values: values[:0], each) for each in scores)
+            scores = before, after
+        return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers; they were evaluated when the last round ended."""
+        """The models that the run delivers, of all clients; as a rule they were evaluated when the last round ended."""
+        self.federation.evaluate_all()
         scores, rounds = self.federation.scores, self.federation.round
         line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
