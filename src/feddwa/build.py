@@ -35,6 +35,7 @@ from feddwa.errors import InputError, require
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, label, metric_of
+from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -264,6 +265,13 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     faults, every = Faults.parse(config.fault), config.eval_every
     return Federation(algorithm, engine, *options, faults, eval_every=every, eval_clients=config.eval_clients)
+
+
+def check_suited(config: RunConfig, engine: Engine) -> None:
+    """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
+    algorithm = config.make_algorithm()
+    policy = policy_of(algorithm, config.batchnorm, engine.module)
+    begin(algorithm, policy, problem_of(engine), engine.initial()[1], engine.settings)
 
 
 def choose_device(name: str) -> torch.device:
