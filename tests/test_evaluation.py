@@ -15,9 +15,9 @@ from feddwa.config import RunConfig
 from feddwa.engine import keys
 from feddwa.errors import InputError
 from feddwa.experiment import resume
-from feddwa.results import metrics
 from feddwa.results.compare import within
 from feddwa.results.record import read_run
+from feddwa.results.summary import milestones
 
 SETTING = {"algorithm": "feddwa", "clients": 6, "rounds": 7, "participation": 0.5, "validation": 0.2, "out": False}
 
@@ -205,6 +205,6 @@ def test_a_global_model_is_everybodys(algorithm):
 
 
 def test_milestones_tell_rounds_that_were_evaluated():
-    assert metrics.milestones([3.0, 5.0, 4.0], [0, 10, 20]) == {
+    assert milestones([3.0, 5.0, 4.0], [0, 10, 20]) == {
         "best": 5.0, "best_round": 10, "last": 4.0, "mean_last_10": 4.0,
     }  # fmt: skip

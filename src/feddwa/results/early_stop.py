@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from feddwa.results.metrics import Line, validation_score
+from feddwa.results.metrics import Line
+from feddwa.results.summary import validation_score
 
 
 @dataclass

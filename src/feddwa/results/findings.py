@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from feddwa.data.describe import Description
-from feddwa.results.metrics import Line, summarise_missing
+from feddwa.results.metrics import Line
+from feddwa.results.summary import summarise_missing
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE
 
 Level = Literal["ok", "note", "warning", "error"]

@@ -23,8 +23,8 @@ from feddwa.results import checks, findings, runs, weights
 from feddwa.results.content import Content, expand
 from feddwa.results.findings import Finding
 from feddwa.results.measure import ACCURACY, LOSS, Measure
-from feddwa.results.metrics import metric_series, series
 from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
+from feddwa.results.summary import metric_series, series
 from feddwa.results.weights import Weights
 
 PUBLISHED = ".jsonl"  # what the names of files of published results end in

@@ -14,6 +14,7 @@ from feddwa.federation import Federation, Round
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
+from feddwa.results.summary import summary as summarised
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
 from feddwa.trained.card import ModelCard
@@ -148,7 +149,7 @@ def record(
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
     told = {"stopped": stop.facts(ends, rounds)} if ends < rounds else {}
-    summary = metrics.summary({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
+    summary = summarised({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
     trained = source.trained()
     if directory is None:
         return Recorded(summary, lines, weights, trained)
