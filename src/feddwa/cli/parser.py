@@ -16,6 +16,7 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.evaluation import EvaluationOptions
 from feddwa.params import Option
+from feddwa.training import TrainingOptions
 from feddwa.tune.options import TuningOptions
 
 Options = TypeVar("Options")
@@ -24,8 +25,9 @@ WIDEST, INDENT = 100, 24  # of a help screen, and of the text about an option
 PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
-# of their own in the help
-GROUPS: dict[str, type] = {"own data": DataOptions, "evaluation": EvaluationOptions, "search": TuningOptions}
+GROUPS: dict[str, type] = {  # of their own in the help
+    "search": TuningOptions, "training": TrainingOptions, "evaluation": EvaluationOptions, "own data": DataOptions,
+}  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from feddwa.build import make_engine, make_federation, program_kind, settings_of
+from feddwa.build import make_engine, make_federation, program_kind
 from feddwa.config import RunConfig
 from feddwa.data.federated import HELD_OUT
 from feddwa.data.task import Task
@@ -17,6 +17,7 @@ from feddwa.engine.fast import lockstep
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
+from feddwa.recipe import settings_of
 from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.tune.study import Outcome
 
