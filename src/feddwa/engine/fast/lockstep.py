@@ -1,9 +1,9 @@
 """Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
 
 Seeds of one experiment, and trials of a search, do the same work on different data or with different numbers, so three
-of them are one program with three times the rows, also where they are scored. Every federation runs as if it were alone,
-in a thread of its own. Only one thread runs at a time: `LockstepEngine` hands its rows in and waits until those of all
-federations have been worked on. Algorithms need not know of it.
+of them are one program with three times the rows, trained and scored. Every federation runs as if it were alone, in a
+thread of its own; only one thread runs at a time. `LockstepEngine` hands its rows in and waits until those of all
+federations have been worked on.
 """
 
 import itertools
@@ -48,9 +48,8 @@ class LockstepEngine(Engine):
 
     def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
         """See Engine. What a twin has drawn in this round is taken from there."""
-        if self.drawn.get("round") != round:
+        if self.drawn.setdefault("round", round) != round:
             self.drawn.clear()
-            self.drawn["round"] = round
         known = self.seed, id(self.data.splits), name
         if known not in self.drawn:
             self.drawn[known] = make()
