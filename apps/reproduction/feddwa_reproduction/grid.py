@@ -170,7 +170,7 @@ class Experiment:
         seeds: int | None = None,
         scale: Scale = "paper",
     ) -> "Experiment":
-        """The part with these columns and methods, all where none is named, and so many seeds.
+        """The part with these columns and methods (or rows), all where none is named, and so many seeds.
 
         By default they are the columns' own, at smoke scale one.
         """
@@ -181,7 +181,7 @@ class Experiment:
             ("--methods", methods, list(dict.fromkeys(row.method for row in self.rows))),
         ):
             for name in chosen:
-                if name not in known:
+                if name not in known and name not in {row.name for row in self.rows}:
                     raise unknown(option, name, known)
         return dataclasses.replace(
             self,
@@ -190,7 +190,7 @@ class Experiment:
                 for column in self.columns
                 if not columns or column.name in columns
             ),
-            rows=tuple(row for row in self.rows if not methods or row.method in methods),
+            rows=tuple(row for row in self.rows if not methods or {row.method, row.name} & set(methods)),
         )
 
     def cells(self) -> list[tuple[Column, Row]]:
