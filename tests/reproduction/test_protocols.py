@@ -27,6 +27,7 @@ RECIPES = {  # facts of the three libraries, written down once more
         "epochs": 1,
         "rounds": 2000,
         "eval_every": 1,
+        "drop_last": True,
     },
     "pfl-cifar10": {
         "clients": 1000,
@@ -36,6 +37,7 @@ RECIPES = {  # facts of the three libraries, written down once more
         "epochs": 1,
         "eval": "central",
         "eval_every": 10,
+        "drop_last": False,
     },
     "fl-bench": {"clients": 100, "participation": 0.1, "batch_size": 32, "lr": 0.01, "epochs": 5, "rounds": 100},
 }
