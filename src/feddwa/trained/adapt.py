@@ -33,7 +33,7 @@ FACTS = "adapt.json"
 
 @dataclass(frozen=True)
 class Adapted:
-    """A newcomer's model and what it gained, on the fifth of its data that no training has seen."""
+    """A newcomer's model and what it gained, on the part of its data that no training has seen."""
 
     trained: TrainedModels  # one client
     how: str
@@ -62,15 +62,18 @@ class Adapted:
         return exported
 
 
-def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str, epochs: int = 10) -> Adapted:
+def adapt(
+    config: RunConfig, trained: TrainedModels, samples: Samples, name: str, epochs: int = 10, held_out: float = 0.2
+) -> Adapted:
     """A model for the newcomer `name` from the models of a run with this configuration.
 
-    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. A fifth of the
-    samples is held out, evenly over classes, and used for nothing but the final accuracies.
+    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. held_out: share
+    of the samples, evenly over classes, that is used for nothing but the final accuracies.
     """
     require(epochs >= 1, "--epochs", epochs, "at least 1")
+    require(0 < held_out < 1, "--held-out", held_out, "above 0 and below 1")
     require(samples.y is not None, "--data", name, "samples with labels, of which some train and some test the model")
-    algorithm, task = config.make_algorithm(), _task(trained, samples, name, config.in_time)
+    algorithm, task = config.make_algorithm(), _task(trained, samples, name, held_out, config.in_time)
     engine, trainer = _training(config, trained, task)
     initial = _initial(config, task, engine)
     alone = trainer.sgd(initial[0], initial[1], epochs=epochs, purpose="newcomer")
@@ -85,20 +88,20 @@ def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str
         clients=(name,),
         form=trained.card.form,
         inputs=trained.card.inputs,
-        evaluated=f"{new.how}, on a fifth of its samples",
+        evaluated=f"{new.how}, on {held_out:.0%} of its samples",
     )
     stack = {**engine.complete(new.model), **new.memory["buffers"]}
     return Adapted(TrainedModels(card, stack, engine.module), new.how, _named(trained, new.weights), epochs, scores)
 
 
-def _task(trained: TrainedModels, samples: Samples, name: str, in_time: bool) -> Task:
-    """The newcomer's data as those of the only client, a fifth of them, or the last fifth, to test."""
+def _task(trained: TrainedModels, samples: Samples, name: str, held_out: float, in_time: bool) -> Task:
+    """The newcomer's data as those of the only client, a share of them, or the last ones, to test."""
     card, y = trained.card, samples.y
     assert y is not None
     require(len(y) >= 5, "--data", f"{len(y)} samples", "at least 5: four to train on, one to test")
     alone = np.zeros(len(y), dtype=np.int64)
     strata = y if card.classes and y.ndim == 1 else alone
-    order, cut = hold_out_last(alone) if in_time else hold_out(alone, strata)
+    order, cut = hold_out_last(alone, share=held_out) if in_time else hold_out(alone, strata, held_out)
     named: dict[str, Any] = {"mean": card.mean, "std": card.std, "class_names": card.class_names}
     dataset = Dataset(name, samples.x[order], y[order], cut, card.classes, **named)
     return Task(dataset, Partition([np.arange(cut)], [np.arange(cut, len(y))], client_names=(name,)))
