@@ -18,10 +18,11 @@ from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate
+from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate, evaluate_one_by_one
 from feddwa.engine.network import trainable
 from feddwa.engine.rows import only, repeat
 from feddwa.errors import require
+from feddwa.results import runs
 from feddwa.storage import write_whole
 from feddwa.trained import export, store
 from feddwa.trained.card import finite, percent
@@ -53,7 +54,7 @@ class Adapted:
 
     def write(self, folder: Path) -> Path:
         """Write the model, as a run directory holds it and exported, and the facts; the exported file."""
-        folder.mkdir(parents=True, exist_ok=True)
+        runs.claim(folder)
         store.write(folder, self.trained)
         name = self.trained.card.clients[0]
         exported = folder / f"{export.plain_name(name) or 'newcomer'}.safetensors"
@@ -81,7 +82,8 @@ def adapt(
     mean = others.mixed(others.by_size())
     new: Newcomer = algorithm.newcomer(trainer, others, epochs)
     made = {"alone": alone, "mean": mean, "adapted": (new.model, new.memory)}
-    scores = {which: evaluate(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
+    score = evaluate_one_by_one if engine.sequential else evaluate
+    scores = {which: score(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
     card = store.scored(store.card_of(config, task.dataset, engine), scores["adapted"], 0)
     card = dataclasses.replace(
         card,
@@ -114,8 +116,9 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     settings, device = build.settings_of(config), build.choose_device(config.device)
     loss = build.loss_of(config, task.dataset)
     engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
+    engine = build.tried(config, engine)
     build.check_single_samples(engine)
-    kind = SequentialTrainer if config.backend == "sequential" else Trainer
+    kind = SequentialTrainer if engine.sequential else Trainer
     return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)
 
 
