@@ -6,7 +6,8 @@
 
 The policy edits messages between the client side and the server side, so one switch serves every algorithm. Under
 "all-local" the server never sees scale and shift: they count neither in distances nor in bytes, and a client inserts
-its own into every model that it receives.
+its own into every model that it receives. A method whose clients keep a model beside the one that they send, or
+layers of their own, names the policies that make sense for it (`Algorithm.policies`); the others are refused.
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,16 @@ from feddwa.mixing import average
 KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and messages
 
 
+def batchnorm_parameters(module: nn.Module) -> tuple[str, ...]:
+    """The names of the trainable scales and shifts of BatchNorm layers, which are found by their type."""
+    return tuple(f"{name}.{key}" for name, layer in batchnorm_layers(module) for key in trainable(layer))
+
+
+def batchnorm_layers(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+    """The BatchNorm layers of a network by name."""
+    return [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
+
+
 @dataclass(frozen=True)
 class BatchNormPolicy:
     """The policy of one federation. A method is the identity where policy or network leave it nothing to do."""
@@ -35,8 +46,7 @@ class BatchNormPolicy:
     @classmethod
     def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
         """The policy named `policy` for a network; updates: `Algorithm.updates`."""
-        layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
-        own = tuple(f"{name}.{key}" for name, layer in layers for key in trainable(layer))
+        layers, own = batchnorm_layers(module), batchnorm_parameters(module)
         moving = tuple(
             f"{name}.{key}"
             for name, layer in layers

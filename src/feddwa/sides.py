@@ -7,13 +7,15 @@ ServerApp runs the server side. Only messages pass between them, and `BatchNormP
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy
+from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
+from feddwa.data.federated import HELD_OUT
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -23,6 +25,7 @@ from feddwa.engine import (
     Scores,
     SequentialTrainer,
     ServerState,
+    Settings,
     Stack,
     Trainer,
     evaluate,
@@ -32,7 +35,8 @@ from feddwa.engine import (
 from feddwa.engine.evaluate import MetricError
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
-from feddwa.engine.rows import concat, repeat, take_parts
+from feddwa.engine.rows import concat, repeat, row, take_parts
+from feddwa.engine.steps import named
 from feddwa.errors import InputError
 
 SHOWN = 3  # clients that an error names
@@ -42,11 +46,21 @@ def problem_of(engine: Engine) -> Problem:
     """What the algorithm of an engine's clients is set up from."""
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
-    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed)
+    norms = batchnorm_parameters(engine.module)
+    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
+
+
+def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
+    """The BatchNorm policy of a federation; one that does not suit the algorithm is refused where it would matter."""
+    if policy not in algorithm.policies and batchnorm_layers(module):
+        title = getattr(algorithm, "title", type(algorithm).__name__)
+        why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
+        raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
+    return BatchNormPolicy.of(policy, module, algorithm.updates)
 
 
 def begin(
-    algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model
+    algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model, settings: Settings
 ) -> tuple[ServerState, Memory]:
     """State before the first round: (server state, memory of all N clients, (N, ...)).
 
@@ -54,6 +68,9 @@ def begin(
     """
     server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
+    for name in algorithm.optimized if settings.keep_optimizer else ():
+        slots = settings.optimizer.init(row(own[name], 0) if name in own else problem.initial)
+        memory |= named(name, {slot: repeat(model, problem.clients) for slot, model in slots.items()})
     return batchnorm.setup(server, memory, problem.initial, buffers, problem.clients)
 
 
@@ -72,7 +89,7 @@ class ClientSide:
         cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
-        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm.updates)
+        policy = policy_of(algorithm, batchnorm, engine.module)
         chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
         return cls(algorithm, policy, engine, chunk, sequential)
 
@@ -107,7 +124,7 @@ class ClientSide:
             raise
 
     def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
+        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}")
 
@@ -122,7 +139,7 @@ class ClientSide:
         return found["model"], found["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the personalised models; arguments as in `personal`."""
+        """Scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             self._evaluate(*block, f"before round {round}") for block in self._personal(ids, round, message, memory)
         ]
@@ -139,10 +156,12 @@ class ClientSide:
             yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str) -> Scores:
-        """Test scores (m,), metrics of the run included; `when` stands in errors of theirs."""
-        score = evaluate_one_by_one if self.sequential else evaluate
+        """Scores (m,), metrics of the run included; `when` stands in errors of theirs."""
+        evaluation = evaluate_one_by_one if self.sequential else evaluate
+        score = partial(evaluation, self.engine, model, buffers, ids, metrics=self.engine.metrics)
         try:
-            return score(self.engine, model, buffers, ids, metrics=self.engine.metrics)
+            validation = score(split=HELD_OUT) if HELD_OUT in self.engine.data.splits else None
+            return score(split="test")._replace(validation=validation)
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
 

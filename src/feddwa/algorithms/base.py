@@ -5,17 +5,20 @@ side never sees data. Everything that crosses between them is a message, a mappi
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
+from feddwa.algorithms.problem import Problem
 from feddwa.data.federated import FederatedData
-from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
 from feddwa.errors import InputError
+
+__all__ = ["Algorithm", "Info", "Numbers", "Problem"]
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -26,43 +29,40 @@ Amount = float | str  # a number, or an expression that has one
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is known before the first round."""
-
-    initial: Model  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
-    clients: int  # N
-    sizes: Tensor  # (N,) training samples of each client
-    label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
-    head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
-    seed: int = 0  # of the run, for draws of the server
-    buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
-
-
-@dataclass(frozen=True)
 class Algorithm:
     """Base of all algorithms: a frozen dataclass whose fields are the hyper-parameters."""
 
     title: ClassVar[str]  # as the literature writes it
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
+    kind: ClassVar[str] = "other"  # a group of `feddwa list algorithms`: see feddwa.groups
+    year: ClassVar[int | None] = None  # of its paper
     order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
+    optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
+    policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, and body (the share of parameters
-    # below the head). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), layers, classes, body (the share of
+    # parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
     numbers_up: ClassVar[Amount] = 0
     passes: ClassVar[float | None] = None  # forward and backward over its training data; FedAvg's are 1
-    head_passes: ClassVar[float] = 0  # the same through the head alone
+    body_passes: ClassVar[float] = 0  # the same, with gradients of the body alone
+    probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
+    models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
+    numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart
+    discloses: ClassVar[str] = ""  # what the server learns of a client, in words; traffic says how much that is
+    evaluated: ClassVar[str] = ""  # which model of a client is tested before training, in words
 
     @classmethod
     def split(cls, data: FederatedData, rng: np.random.Generator) -> FederatedData:

@@ -1,8 +1,7 @@
 """FedDWA+, our own: mix clients whose updates point the same way, by layer, at FedAvg's traffic and computation.
 
-FedDWA weights clients by the distance of their models, which does not tell label skew from concept shift. FedDWA+
-weights them by the cosine similarity of their updates. Client i trains w_i for an epoch, on one half of its data and
-then on the other, to v_i. For every layer by itself:
+FedDWA weights clients by distances of models, which do not tell label skew from concept shift; FedDWA+ by the cosine
+similarity of updates. Client i trains w_i for an epoch, one half of its data after the other, to v_i. For every layer:
 
     d_i  = v_i - w_i                      update of the epoch
     c_ij = cos(d_i, d_j), j != i          unbiased by noise, because i and j have independent data
@@ -36,12 +35,13 @@ from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.cosine import agreed_update, best_partner, mean_similarity, scale_others, similarity_weights
 from feddwa.algorithms.prior import add_prior, log_prior
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
-from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import add_scaled, count, difference, only, put, repeat, take, zeros
+from feddwa.engine.steps import SGDStep
 from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
+UPDATES = (*HALVES, "agreed_update")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
+    kind, year, halves = "collaboration", 2026, True
     models_down = models_up = passes = 1
-    numbers_up = "layers"
-    server_ops = "m**2 + N**2"
-    halves = True
+    numbers_up, server_ops = "layers", "m**2 + N**2"
     stackable = ("power", "average", "granularity", "prior", "freeze")
+    models_kept, numbers_kept = 4, "classes + 1"
+    discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
     power: float = 2.0
     """q: how sharply cosine similarity turns into weight."""
@@ -80,9 +81,8 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
         rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
-        memory = {"average": average, "rounds": rounds, "prior": prior}
-        server = {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}
-        return server, memory | dict.fromkeys((*HALVES, "agreed_update"), none)
+        memory = {"average": average, "rounds": rounds, "prior": prior, **dict.fromkeys(UPDATES, none)}
+        return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The client's own personalised model w_i."""
