@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import warnings
 from math import prod
 from typing import TypeVar
 
@@ -19,18 +18,15 @@ from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
 from feddwa.data.dataset import Dataset, with_numbers
-from feddwa.data.federated import HELD_OUT, NetworkInput, federate, to_device
-from feddwa.data.files import first_line
+from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
-from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import Loss, call, frozen, trainable
 from feddwa.engine.rows import digest
-from feddwa.engine.score import SAMPLES_AT_ONCE
-from feddwa.engine.trial import try_training
+from feddwa.engine.trial import try_batch, try_training
 from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
@@ -95,43 +91,6 @@ def in_words(config: RunConfig, task: Task) -> str:
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
     return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
-
-
-def try_batch(engine: Engine) -> None:
-    """One batch through model, loss and metrics, to say in one line where they and the data do not fit."""
-    own = engine.data.splits["test"]
-    x, y = engine.data.batch(own.index[0, :1], engine.dtype)
-    engine.module.eval()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("error", "Using a target size", UserWarning)  # outputs (B, 1) for targets (B,)
-        try:
-            outputs = call(engine.module, {}, x)
-        except InputError:
-            raise
-        except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
-            raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
-        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
-        if scores is not None and scores < engine.data.classes:
-            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
-        shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
-        try:
-            loss = engine.loss(outputs, y)
-        except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
-            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
-        if not isinstance(loss, torch.Tensor) or loss.ndim:
-            given = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
-            raise InputError(f"loss: gives a value of {given} for {shapes}, must give a tensor of one number")
-        if engine.metrics:
-            samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
-            found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
-            try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
-
-
-def _in_words(x: NetworkInput) -> str:
-    """Type and shape of a sample; of several inputs, of each."""
-    if isinstance(x, torch.Tensor):
-        return f"{x.dtype} samples {tuple(x.shape[1:])}"
-    return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
 
 
 def check_single_samples(engine: Engine) -> None:
