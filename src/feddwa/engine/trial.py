@@ -9,16 +9,14 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from feddwa.data.federated import Batch, NetworkInput
+from feddwa.data.federated import Batch
 from feddwa.data.files import first_line
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
-from feddwa.engine.evaluate import try_metrics
-from feddwa.engine.network import FunctionalClient, call
+from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import repeat
-from feddwa.engine.score import SAMPLES_AT_ONCE, score
+from feddwa.engine.score import score
 from feddwa.engine.sequential import PlainClient
 from feddwa.engine.types import Model
 from feddwa.errors import InputError, InputWarning
@@ -57,36 +55,6 @@ def try_training(engine: Engine, backend: str) -> bool:
         raise InputError(f"model: {why}; {INSTEAD}")
     warnings.warn(f"model: {why}; clients are trained one after another, which is slower", InputWarning, stacklevel=2)
     return True
-
-
-def try_batch(engine: Engine) -> None:
-    """One batch through model, loss and metrics, to say in one line where they and the data do not fit."""
-    own = engine.data.splits["test"]
-    x, y = engine.data.batch(own.index[0, :1], engine.dtype)
-    engine.module.eval()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("error", "Using a target size", UserWarning)  # outputs (B, 1) for targets (B,)
-        try:
-            outputs = call(engine.module, {}, x)
-        except InputError:
-            raise
-        except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
-            raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
-        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
-        if scores is not None and scores < engine.data.classes:
-            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
-        shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
-        try:
-            loss = engine.loss(outputs, y)
-        except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
-            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
-        if not isinstance(loss, Tensor) or loss.ndim:
-            given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
-            raise InputError(f"loss: gives a value of {given} for {shapes}, must give a tensor of one number")
-        if engine.metrics:
-            samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
-            found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
-            try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
 
 
 def _try_alone(engine: Engine, sequential: bool) -> None:
@@ -174,13 +142,6 @@ def _watched(module: nn.Module) -> Iterator[_Layers]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _in_words(x: NetworkInput) -> str:
-    """Type and shape of a sample; of several inputs, of each."""
-    if isinstance(x, Tensor):
-        return f"{x.dtype} samples {tuple(x.shape[1:])}"
-    return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
 
 
 def _samples(engine: Engine, *shape: int) -> Batch:
