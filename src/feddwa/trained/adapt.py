@@ -116,7 +116,7 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     module = trained.model(0)  # its frozen parameters are everybody's
     dtype = getattr(torch, trained.card.dtype)
     settings, device = settings_of(config), build.choose_device(config.device)
-    settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None)
+    settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None, drop_last=False)
     loss = build.loss_of(config, task.dataset)
     engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
     engine = build.tried(config, engine)
