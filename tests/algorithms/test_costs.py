@@ -119,6 +119,7 @@ def flops(kind, hidden, evaluating=False):
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "head_passes": 2 * head, "forward_passes": forward,
+        "teacher_passes": forward,
     }  # fmt: skip
     return sum(getattr(kind, each) * cost for each, cost in passes.items())
 
