@@ -75,6 +75,7 @@ class APFL(FedAvg):
     kind, year = "personal", 2020
     passes = 2
     models_kept, numbers_kept = 1, 1
+    global_model = False
     policies = ("local",)
     evaluated = "a mixture of its own and the global model"
     newcomer = Algorithm.newcomer  # it has no v_i yet: a newcomer is fine-tuned

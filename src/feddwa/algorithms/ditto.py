@@ -37,6 +37,7 @@ class Ditto(FedAvg):
     kind, year = "personal", 2021
     passes = 2
     models_kept = 1
+    global_model = False
     policies = ("local",)
     evaluated = "its own model"
     newcomer = Algorithm.newcomer  # v_i comes from training, not from w: a newcomer is fine-tuned

@@ -24,6 +24,7 @@ class FedAvg(Algorithm):
     summary = "one global model, the average by data size"
     kind, year = "global", 2017
     order = 2
+    global_model = True
     models_down: ClassVar[Amount] = 1
     models_up: ClassVar[Amount] = 1
     passes = 1

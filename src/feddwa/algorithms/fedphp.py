@@ -74,6 +74,7 @@ class FedPHP(FedAvg):
     kind, year = "personal", 2021
     teacher_passes = 1
     models_kept, numbers_kept = 1, 1
+    global_model = False
     policies = ("local",)
     evaluated = "the moving average of its models"
     newcomer = Algorithm.newcomer  # p_i comes from rounds that a newcomer has not had: it is fine-tuned

@@ -12,6 +12,7 @@ from feddwa.engine.rows import only, repeat
 class PartlyShared(FedAvg):
     """FedAvg of a part of the model. The other part, `own`, lives with its client and waits while that is absent."""
 
+    global_model = False
     newcomer = Algorithm.newcomer  # it has no part of its own yet: both are fine-tuned as one
 
     def own(self, problem: Problem) -> tuple[str, ...]:
