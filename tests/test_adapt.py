@@ -9,12 +9,12 @@ import torch
 
 import feddwa
 from feddwa import cli
-from feddwa.algorithms import ALGORITHMS
 from feddwa.data import sources
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.trained import adapt as adaptation
 from feddwa.trained.samples import Samples
+from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS
 
 GROUPED = {"clients": 8, "batch_size": 20, "lr": 0.1, "device": "cpu", "param": ("rotations.groups=2",)}
@@ -37,7 +37,7 @@ def adapted(path, samples, epochs=5, **options):
     return adaptation.adapt(config, runs.read_models(Path(path)), samples, "new", epochs, **options)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_every_method_makes_a_model_for_a_newcomer(algorithm):
     feddwa.run(algorithm=algorithm, out="run", rounds=2, **GROUPED)
     found = adapted("run", newcomer(0), epochs=3)

@@ -75,7 +75,7 @@ def test_the_commands_are_understood(command, monkeypatch):
     if name == "run":
         config.resolved()
     if name == "compare":
-        config = dataclasses.replace(config, algorithms=tuple(expanded(config.algorithms)[0]))
+        config = dataclasses.replace(config, algorithms=expanded(config.algorithms)[0])
         assert all(each.resolved() for each in train.method_configs(config, Path("out")).values())
 
 

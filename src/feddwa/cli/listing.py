@@ -36,6 +36,7 @@ PASSES = {  # besides whole ones, forward and backward
     "probe_passes": "of the head alone",
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
+    "teacher_passes": "forward alone, of a model that teaches",
     "evaluation_passes": "before evaluation",
 }
 WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
