@@ -139,4 +139,4 @@ def _svg(figure: Figure) -> str:
 
 
 def _number(each: Tuned, value: float | None) -> str:
-    return "failed" if value is None else each.measure.number(value)
+    return "not to the end" if value is None else each.measure.number(value)

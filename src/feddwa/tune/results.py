@@ -68,18 +68,19 @@ class Tuned:
 
 def read_tuning(out: Path) -> list[Tuned]:
     """All methods of a directory whose search and runs are finished, best tuned first."""
-    found = [_read(folder.parent) for folder in sorted(out.glob(f"*/{FOUND}"))]
+    found = [each for file in sorted(out.glob(f"*/{FOUND}")) if (each := _read(file.parent)) is not None]
     if not found:
-        raise InputError(f"{out}: holds no finished search of feddwa tune")
+        raise InputError(f"{out}: holds no finished search of feddwa tune; `feddwa resume {out}` continues one")
     return sorted(found, key=lambda each: -each.measure.sign * each.test[TUNED].mean)
 
 
-def _read(folder: Path) -> Tuned:
+def _read(folder: Path) -> Tuned | None:
+    """One method; None while its runs are not finished."""
     runs = {
         kind: {record.seed: record for path in sorted((folder / kind).glob("seed-*")) for record in [read_run(path)]}
         for kind in (DEFAULT, TUNED)
     }
     runs[DEFAULT] = runs[DEFAULT] or runs[TUNED]
     if not runs[TUNED] or not all(each.finished for kind in runs.values() for each in kind.values()):
-        raise InputError(f"{folder}: its runs are not finished; `feddwa resume {folder.parent}` continues them")
+        return None
     return Tuned(folder.name, read(folder), runs)

@@ -43,6 +43,7 @@ class _Member:
                 self.federation = make_federation(self.config, self.engine)
             while self.federation.round < until:
                 self.gradients += float(self.federation.step().costs.flops.sum()) / sample_flops(self.engine)
+            self.federation.evaluate_all()
             scores, measure = self.federation.scores, measure_of(self.engine)
             self.failed = "" if scores.loss.isfinite().any() else "no model has a finite loss"
             self.curve[until] = float(100 * scores.accuracy.nanmean() if measure is ACCURACY else scores.loss.nanmean())
@@ -60,6 +61,7 @@ def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int]) -> lis
     After each of these but the last only the best third goes on. Configurations are settled, and of one `validation`.
     """
     first = judged_on_validation(make_engine(configs[0], task))
+    configs = [replace(config, eval_every=rungs[-1] + 1) for config in configs]  # scored at the rungs alone
     members = [_Member(config, replace(first, settings=settings_of(config))) for config in configs]
     stack = _stack(members, task)
     going = members
