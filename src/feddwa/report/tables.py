@@ -1,6 +1,6 @@
 """Results as tables in the terminal, and the paths of what was written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +53,8 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
-    console.print(_fairness(runs), highlight=False)
+    for line in _fairness(runs):
+        console.print(line, highlight=False)
     for name, run in runs.items():
         if "before.honest" in run.series:
             honest = run.series["before.honest"]
@@ -62,16 +63,14 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
             )
 
 
-def _fairness(runs: Mapping[str, Record]) -> str:
-    """How unequal clients are served by each run, in a line."""
-    told = []
+def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
+    """How unequal clients are served, a line for every run in which somebody was evaluated."""
     for name, run in runs.items():
         found = fairness(run.final, run.measure.sign, client_gains(run, runs.get("local")))
         if found is not None:
             alone = "" if found.below_local is None else f", {found.below_local:.0f} % of clients below Local"
             worst, std = map(run.measure.number, (found.worst_tenth, found.std))
-            told.append(f"{name} worst tenth {worst}, standard deviation {std}{alone}")
-    return f"Over clients: {'; '.join(told)}." if told else "Over clients: nobody was evaluated."
+            yield f"{name}: worst tenth of clients {worst}, standard deviation {std}{alone}"
 
 
 def show_seeds(console: Console, methods: Sequence[Method]) -> None:
