@@ -17,8 +17,8 @@ findings    what went wrong: (level, text)
 groups      (N,) the true group of each client, where there are any
 in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
             share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
-summary     for people, in record.json only: best, last and mean of the last ten of every series; over clients the
-            worst tenth and the standard deviation, where they have accuracies
+fairness    in record.json only, where clients have accuracies: the mean of the worst tenth, the standard deviation
+summary     for people, in record.json only: best, last and mean of the last ten of every series
 weights     in published results only, where a figure needs them: round -> P in thousandths
 preferred   beside it: round -> of every client the others of largest affinity, best first
 """
@@ -111,7 +111,8 @@ def make(
         "series": series(lines),
         "clients": list(clients),
         "findings": [list(finding) for finding in findings],
-        "summary": {**summary, **_fairness(clients)},
+        **_fairness(clients),
+        "summary": dict(summary),
     }
     if "stopped" in summary:
         content["stopped"] = summary["stopped"]
@@ -154,7 +155,7 @@ def published(
     lines: of metrics.jsonl, for the affinities of the rounds whose weights are published; further: a series that is
     published besides the usual ones.
     """
-    found = {key: value for key, value in content.items() if key != "summary"}
+    found = {key: value for key, value in content.items() if key not in ("fairness", "summary")}
     found["config"] = {**settings(config), "dtype": config.dtype}
     found["series"] = {name: content["series"][name] for name in dict.fromkeys([*PUBLISHED, further]) if name}
     if weights:
