@@ -49,7 +49,7 @@ def test_every_method_makes_a_model_for_a_newcomer(algorithm):
     model = found.trained.model("new")
     assert all(value.isfinite().all() for value in model.parameters())
     tuned = "fine-tuned" in found.how
-    assert tuned == (algorithm not in ("fedavg", "fedavg_ft", "fedavgm", "fedprox", "perfedavg", "clusterfl"))
+    assert tuned == (algorithm not in ("fedavg", "fedavg_ft", "fedavgm", "fedprox", "perfedavg", "clusterfl", *GLOBAL))
 
 
 def test_feddwa_draws_on_the_clients_that_see_what_the_newcomer_sees():

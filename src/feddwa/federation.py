@@ -120,12 +120,12 @@ class Federation:
     def everybody(self) -> Cohort:
         """All clients, as the cohort of the coming round."""
         sizes = self.engine.data.splits["train"].sizes
-        return Cohort(torch.arange(len(sizes)), sizes, self.round + 1)
+        return Cohort(torch.arange(len(sizes)), sizes, self.round + 1, self.clients)
 
     def _cohort(self, round: int) -> Cohort:
         sizes = self.engine.data.splits["train"].sizes
         ids = keys.sample(keys.key(self.engine.seed, "cohort", round), len(sizes), self.cohort_size)
-        return Cohort(ids, sizes[ids], round)
+        return Cohort(ids, sizes[ids], round, self.clients)
 
     @property
     def clients(self) -> int:

@@ -15,17 +15,23 @@ from torch import nn
 from feddwa.algorithms import (
     ALGORITHMS,
     L2C,
+    SCAFFOLD,
     SFL,
     ClusterFL,
+    FedAdagrad,
+    FedAdam,
     FedAMP,
     FedAvg,
     FedAvgFT,
     FedAvgM,
     FedDWA,
     FedDWAPlus,
+    FedDyn,
     FedFomo,
+    FedNova,
     FedProx,
     FedRoD,
+    FedYogi,
     Local,
     PerFedAvg,
     PFedMe,
@@ -36,7 +42,7 @@ from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Trainer, keys
 from feddwa.federation import Federation
 from feddwa.models import Network
-from tests.oracles import reference
+from tests.oracles import reference, reference_global
 
 SIZES, TESTS, INPUTS, HIDDEN, CLASSES = (14, 25, 11, 18, 9, 21, 16), 6, 5, 4, 6
 LR, BATCH, EPOCHS, ROUNDS, SEED = 0.3, 4, 2, 3, 3
@@ -116,6 +122,23 @@ CASES = {
         FedDWAPlus(prior=20.0, freeze=1), reference.feddwa_plus,
         {"power": 2.0, "average": 0.1, "granularity": "layer", "prior": 20.0, "freeze": 1},
     ),
+    "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
+    "scaffold-gradient": (
+        SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},
+    ),
+    "feddyn": (FedDyn(), reference_global.feddyn, {"alpha": 0.01}),
+    "feddyn-strong": (FedDyn(alpha=0.4), reference_global.feddyn, {"alpha": 0.4}),
+    "fednova": (FedNova(), reference_global.fednova, {}),
+    "fedadagrad": (
+        FedAdagrad(), reference_global.fedopt, {"kind": "adagrad", "server_lr": 0.1, "beta1": 0.0, "tau": 1e-3},
+    ),
+    **{
+        f"fed{kind}": (
+            algorithm(0.03, 0.8, 0.02, 0.7), reference_global.fedopt,
+            {"kind": kind, "server_lr": 0.03, "beta1": 0.8, "tau": 0.02, "beta2": 0.7},
+        )
+        for kind, algorithm in [("adam", FedAdam), ("yogi", FedYogi)]
+    },
 }  # fmt: skip
 
 

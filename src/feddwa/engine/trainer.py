@@ -54,6 +54,10 @@ class Trainer:
         """(m,) int64: samples of each client in a split of its data."""
         return self.engine.data.splits[split].sizes[self.ids]
 
+    def steps(self) -> Tensor:
+        """(m,) int64: the steps that each client makes in its local epochs of a round."""
+        return self.epochs * -(-self.sizes() // self.batch_size)
+
     def sgd(
         self,
         model: Stack,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from feddwa import checkpoint
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.engine import Cohort, map_scores
+from feddwa.engine import map_scores
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
@@ -171,7 +171,7 @@ def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tu
         line |= {"missing": metrics.by_reason(result.missing)} if result.missing else {}
         clients = metrics.client_line(number, result.before, None, None)
     else:
-        places = Cohort(torch.searchsorted(answered, cohort.ids), cohort.sizes, number)
+        places = dataclasses.replace(cohort, ids=torch.searchsorted(answered, cohort.ids))
         line = metrics.round_line(dataclasses.replace(result, cohort=places, before=before), test_sizes[answered])
         clients = metrics.client_line(number, result.before, result.after, cohort.ids)
     if len(answered) < len(test_sizes):

@@ -1,0 +1,44 @@
+"""FedNova: clients that make different numbers of steps, averaged by step (Wang et al., NeurIPS 2020).
+
+    client  a_k = how often each of its gradients counts in v_k - w: with plain SGD the number of its steps, K_k
+    server  w = w + tau sum_{k in S_t} p_k (v_k - w) / a_k,   tau = sum_{k in S_t} p_k a_k,   p_k = n_k / n
+
+Crosses the network: w down, v_k and the number a_k up, two model sizes and a number.
+
+FedAvg gives a client that makes twice the steps twice the say, beyond what its data size gives it, and so ends away
+from the minimum of the objective; here all make the mean number of steps, tau. Where clients have equally many batches,
+a_k is the same and FedNova is FedAvg. What counts are steps, not samples: the last short batch is one. The weights
+tau p_k / a_k need not sum to 1: they act on updates v_k - w, and what is missing to 1 is the weight of w, which P does
+not show. The server's momentum of the official code, 0 by default, is FedAvgM's and left out.
+"""
+
+from dataclasses import dataclass
+
+from feddwa.algorithms.base import Info
+from feddwa.algorithms.fedavg import FedAvg
+from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.rows import row
+from feddwa.mixing import mix
+
+
+@dataclass(frozen=True)
+class FedNova(FedAvg):
+    """FedNova for local SGD."""
+
+    title = "FedNova"
+    summary = "FedAvg by normalised updates: unequal local steps do not bias it"
+    numbers_up = 1
+
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
+        """E epochs from the global model, and how many steps they were."""
+        upload, memory = super().client(trainer, download, memory)
+        return {**upload, "steps": {"count": trainer.steps()}}, memory
+
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
+        """The mean of normalised updates, taken tau steps far."""
+        sizes, steps = cohort.sizes.double(), upload["steps"]["count"].cpu()
+        shares = sizes / sizes.sum()
+        weights = ((shares * steps).sum() * shares / steps).unsqueeze(0)  # (1, m)
+        mixed, rest = row(mix(weights, upload["model"]), 0), 1 - float(weights.sum())
+        model = {name: rest * value + mixed[name] for name, value in server["model"].items()}
+        return {"model": model}, {"weights": weights.expand(len(cohort), -1)}
