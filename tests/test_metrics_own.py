@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import feddwa
 from feddwa import cli, scoring
 from feddwa.config_file import from_toml
-from feddwa.engine.evaluate import SAMPLES_AT_ONCE
+from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.report.page import page
 from feddwa.results.methods import by_method
 from feddwa.results.record import read_run

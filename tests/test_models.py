@@ -44,6 +44,13 @@ def multiplications(module, shape):
         ("resnet8", (3, 64, 64), 200, 90_392),
         ("resnet8-gkt", (3, 64, 64), 200, 22_936),
         ("resnet8-gkt", (3, 32, 32), 10, 10_586),
+        ("fedavg-cnn", (1, 28, 28), 10, 582_026),  # PFLlib's numbers, as those of the next three
+        ("fedavg-cnn", (3, 32, 32), 10, 878_538),
+        ("fedavg-cnn", (3, 32, 32), 100, 924_708),
+        ("fedavg-cnn", (3, 64, 64), 200, 5_694_600),
+        ("lenet5", (1, 28, 28), 10, 44_426 + 2 * (6 + 16)),  # LeCun's, and scale and shift of BatchNorm
+        ("conv-dropout", (3, 32, 32), 10, 1_626_442),  # pfl-research
+        ("conv-dropout", (1, 28, 28), 62, 1_206_590),  # FedJAX
         ("digits-mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 10 + 10),
         ("digits-cnn", (1, 8, 8), 10, 6_090),
         ("mlp", (30,), 3, 30 * 64 + 64 + 64 * 3 + 3),
@@ -80,6 +87,14 @@ def test_initial_weights_of_resnet8_are_kaiming_normal():
     assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
 
 
+def test_initial_weights_of_conv_dropout_are_xavier_uniform():
+    torch.manual_seed(0)
+    weight = models.make("conv-dropout", (3, 32, 32), 10).body.fc0.weight  # (128, 12544)
+    bound = (6 / (12544 + 128)) ** 0.5
+    assert weight.abs().max().item() == pytest.approx(bound, rel=1e-3)
+    assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.01)
+
+
 # What torch.manual_seed(0) makes at 7 classes: names and values of all tensors, to the bit. Published results begin so.
 INITIAL = [
     ("cifar-cnn", (3, 32, 32), "4fd7998dd97f5ffb"),
@@ -87,6 +102,9 @@ INITIAL = [
     ("emnist-small", (1, 28, 28), "79706e206c75c1f8"),
     ("resnet8", (3, 64, 64), "dd3fca5e3804511f"),
     ("resnet8-gkt", (3, 32, 32), "dfb8a1d635a2a30e"),
+    ("fedavg-cnn", (1, 28, 28), "06e66a6fff280485"),
+    ("lenet5", (3, 32, 32), "b681515508a39498"),
+    ("conv-dropout", (1, 28, 28), "227e8ee2e1d05479"),
     ("digits-mlp", (1, 8, 8), "41a37f7cfb197494"),
     ("digits-cnn", (1, 8, 8), "6676a6f9a4879f21"),
     ("mlp", (30,), "0225912d4107059e"),

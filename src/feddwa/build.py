@@ -26,9 +26,10 @@ from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
-from feddwa.engine.evaluate import SAMPLES_AT_ONCE, try_metrics
+from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import Loss, call, frozen, trainable
 from feddwa.engine.rows import digest
+from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError
 from feddwa.faults import Faults

@@ -79,3 +79,23 @@ def test_federations_that_part_ways():
     for rounds, each, end in zip((1, 3, 3), federations, found, strict=True):
         assert difference(end, after(each, rounds)) < 1e-9
     assert torch.is_tensor(next(iter(found[0]["model"].values())))
+
+
+def test_models_are_scored_as_one_stack_and_stay_in_step():
+    """One looks ahead and trains twice a round, the other once: nothing is scored before both have trained."""
+    made = [alone("feddwa", seed) for seed in SEEDS[:2]]
+    methods = ALGORITHMS["feddwa"](), ALGORITHMS["feddwa"](guidance="last")
+    own = [each.engine for each in made]
+    stack, engines = stacked_engine(own), lockstep_engines(own)
+    rows, score = [], stack.score
+    stack.score = lambda asked: rows.append(len(asked.sizes)) or score(asked)
+
+    def run(method, engine):
+        federation = Federation(method, engine)
+        return [federation.step().after.loss, federation.step().after.loss, federation.scores.loss]
+
+    found = run_in_lockstep(stack, engines, [lambda p=pair: run(*p) for pair in zip(methods, engines, strict=True)])
+    assert rows == [2 * len(SIZES)] * 5
+    for method, each, losses in zip(methods, made, found, strict=True):
+        for loss, expected in zip(losses, run(method, each.engine), strict=True):
+            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-9)

@@ -121,6 +121,15 @@ def test_mnist_idx_files(tmp_path, rng, packed, dot):
     assert mnist.train_count == 3
 
 
+def test_fashion_mnist_has_the_names_and_the_form_of_mnist(tmp_path, rng):
+    upright = rng.integers(0, 256, (4, 28, 28), dtype=np.uint8)
+    write_idx_pair(tmp_path / "fashion_mnist", "train", upright[:3], [9, 0, 1])
+    write_idx_pair(tmp_path / "fashion_mnist", "t10k", upright[3:], [8])
+    fashion = load("fashion-mnist", tmp_path)
+    assert np.array_equal(fashion.x[:, 0], upright)
+    assert [fashion.class_names[c] for c in fashion.y] == ["Ankle boot", "T-shirt", "Trouser", "Bag"]
+
+
 def test_emnist_is_stored_transposed_and_its_letters_count_from_one(tmp_path, rng):
     upright = rng.integers(0, 256, (4, 28, 28), dtype=np.uint8)
     stored = upright.swapaxes(1, 2)

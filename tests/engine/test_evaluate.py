@@ -1,7 +1,5 @@
 """Every client's own model on its own test data."""
 
-import sys
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,13 +7,14 @@ from torch.nn import functional as F
 from feddwa.engine import Engine, Settings, Trainer, evaluate
 from feddwa.engine.fast import record
 from feddwa.engine.rows import repeat
+from feddwa.engine.score import SAMPLES_AT_ONCE
 from tests.conftest import NETWORKS, SIZES, small_data
 
 
 @pytest.mark.parametrize("at_once", [4096, 16])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_scores_agree_with_a_loop_over_modules(network, at_once, monkeypatch):
-    monkeypatch.setitem(sys.modules[evaluate.__module__].SAMPLES_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(SAMPLES_AT_ONCE, "cpu", at_once)
     engine = Engine(NETWORKS[network](), small_data(), Settings(2, 10, 0.1), dtype=torch.float64)
     parameters, buffers = engine.initial()
     everybody = torch.arange(len(SIZES))

@@ -81,6 +81,7 @@ _HALF = 0.5, 0.5, 0.5
 _DIGITS = tuple("0123456789")
 _UPPER = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CLOTHES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _EMNIST_PLACES = ("emnist", "EMNIST", "gzip.zip", "emnist.zip")
 _TINY_PLACES = ("tiny-imagenet-200", "tiny-imagenet-200.zip")
 _FASHION_HUB = Hub(
@@ -263,6 +264,7 @@ _ALL = (
         rows=(60_000, 10_000),
         source=_mnist(_FASHION_HUB, "fashion", "FashionMNIST"),
         defaults=Defaults(model="emnist-cnn"),
+        class_names=_CLOTHES,
     ),
     DatasetInfo(
         name="mnist",

@@ -11,7 +11,9 @@ import numpy as np
 from feddwa.data.catalogue import defaults_of
 from feddwa.data.dataset import Dataset
 from feddwa.data.schemes.base import Partition, Reads, Scheme
+from feddwa.data.schemes.class_blocks import ClassBlocks
 from feddwa.data.schemes.dirichlet import Dirichlet
+from feddwa.data.schemes.dirichlet_clients import DirichletClients
 from feddwa.data.schemes.groups import Groups
 from feddwa.data.schemes.pathological import Pathological
 from feddwa.data.schemes.plain import Iid, Natural
@@ -27,6 +29,8 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
     "groups": Groups,
     "dirichlet": Dirichlet,
+    "class-blocks": ClassBlocks,
+    "dirichlet-clients": DirichletClients,
     "iid": Iid,
     "rotations": Rotations,
     "label-permutation": LabelPermutation,

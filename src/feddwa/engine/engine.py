@@ -22,6 +22,7 @@ from feddwa.engine.fast.program import Flat, Program
 from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
 from feddwa.engine.rows import count, repeat, take_parts
+from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
@@ -104,6 +105,10 @@ class Engine:
                     program.run(rows, samples, key)
         new = _unflatten(program.read(len(sizes)), _layout(work))
         return take_parts(new, torch.argsort(by_length))
+
+    def score(self, asked: Rated) -> Sums:
+        """How well rows do on their samples, vectorised."""
+        return score_rows(self, asked)
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:

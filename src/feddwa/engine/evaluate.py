@@ -1,24 +1,18 @@
 """Every client's model on its own samples, all at once: accuracy, loss, and the metrics that a run asks for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
-from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Metric
-from feddwa.engine.fast.record import RecordedFunction
-from feddwa.engine.network import Net
-from feddwa.engine.rows import take
-from feddwa.engine.types import Model, Stack
+from feddwa.engine.score import Rated
+from feddwa.engine.types import Stack
 from feddwa.errors import InputError
 
-SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
 Metrics = Mapping[str, Metric]
 NOTHING: Metrics = MappingProxyType({})
 
@@ -55,32 +49,11 @@ def evaluate(
     engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test", metrics: Metrics = NOTHING
 ) -> Scores:
     """Scores of row i on the samples of client ids[i], in evaluation mode (BatchNorm uses the running statistics)."""
-    own, device = engine.data.splits[split], engine.data.device
-    by_size = torch.argsort(own.sizes[ids], descending=True, stable=True)
-    sizes, place = own.sizes[ids][by_size], by_size.to(device)
-    index = own.index[ids.to(device)][place]  # (m, longest)
-    model, buffers = take(model, by_size), take(buffers, by_size)
-    right, loss = (torch.zeros(len(ids), dtype=torch.float64, device=device) for _ in range(2))
-    seen: list[list[Tensor]] = [[] for _ in ids]  # of each row the outputs for its samples, where metrics need them
-    engine.module.eval()
-    score_all = _scorer(engine, tuple(model), tuple(buffers), bool(metrics))
-    width = max(1, SAMPLES_AT_ONCE[device.type] // len(ids))
-    for start in range(0, int(sizes[0]), width):
-        active = int((sizes > start).sum())
-        samples = index[:active, start : start + width]
-        real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
-        with engine.products():
-            hit, losses, *outputs = score_all(
-                *(value[:active] for stack in (model, buffers) for value in stack.values()), samples
-            )
-        right[:active] += hit.masked_fill(~real.to(device), 0).sum(1)
-        loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
-        for stack in outputs:  # one, or none
-            for number, kept in enumerate(real.sum(1).tolist()):
-                seen[number].append(stack[number, :kept])
-    back, total = torch.argsort(by_size), sizes.to(torch.float64)
-    own_metrics = measured(engine, metrics, [seen[number] for number in back.tolist()], ids, split)
-    return Scores((right.cpu() / total)[back], (loss.cpu() / total)[back], own_metrics)
+    own = engine.data.splits[split]
+    index, sizes = own.index[ids.to(engine.data.device)], own.sizes[ids]
+    found = engine.score(Rated(model, buffers, index, sizes, bool(metrics)))
+    total = sizes.to(torch.float64)
+    return Scores(found.right / total, found.loss / total, measured(engine, metrics, found.outputs, ids, split))
 
 
 def measured(
@@ -124,42 +97,3 @@ def _measure(name: str, metric: Metric, outputs: Tensor, targets: Tensor, client
     except (TypeError, ValueError, RuntimeError):
         what = f"{type(found).__name__} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise MetricError(f"metric {name}: gave a {what} for client {client}, must give a number") from None
-
-
-def _scorer(engine: Engine, names: tuple[str, ...], buffers: tuple[str, ...], outputs: bool) -> RecordedFunction:
-    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64.
-
-    outputs: with the network's outputs (a, b, ...) as a third result.
-    """
-    known = (names, buffers, outputs)
-    if known not in engine.scorers:
-        cut = len(names)
-
-        @torch.no_grad()
-        def everybody(*flat: Tensor) -> tuple[Tensor, ...]:
-            model, state = dict(zip(names, flat[:cut], strict=True)), dict(zip(buffers, flat[cut:-1], strict=True))
-            x, y = engine.data.batch(flat[-1], engine.dtype)
-            found: tuple[Tensor, ...] = torch.vmap(partial(score, engine))(model, state, x, y)
-            return found if outputs else found[:2]
-
-        engine.scorers[known] = RecordedFunction(everybody)
-    return engine.scorers[known]
-
-
-def score(engine: Engine, params: Model, buffers: Model, x: NetworkInput, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
-
-    Hits and losses: (b,) each, in float64; outputs: (b, ...).
-    """
-    outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
-    loss = engine.mapped_loss
-    losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
-    return hits(outputs, y), losses.double(), outputs
-
-
-def hits(outputs: Tensor, y: Tensor) -> Tensor:
-    """(b,) float64: 1 where the answer is right, NaN where outputs are not class scores."""
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or y.ndim != 1 or y.is_floating_point():
-        return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
-    right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
-    return right.double()

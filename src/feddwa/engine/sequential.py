@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from feddwa.data.federated import Batch, NetworkInput
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
-from feddwa.engine.evaluate import NOTHING, SAMPLES_AT_ONCE, Metrics, Scores, hits, measured
+from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
 from feddwa.engine.functions import KeyedFunctions
 from feddwa.engine.network import Loss, Objective, SGDStep, Step, call, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
+from feddwa.engine.score import SAMPLES_AT_ONCE, hits
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
 

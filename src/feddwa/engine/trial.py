@@ -14,9 +14,9 @@ from feddwa.data.federated import Batch
 from feddwa.data.files import first_line
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
-from feddwa.engine.evaluate import score
 from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import repeat
+from feddwa.engine.score import score
 from feddwa.engine.sequential import PlainClient
 from feddwa.engine.types import Model
 from feddwa.errors import InputError, InputWarning

@@ -12,6 +12,7 @@ from feddwa.data.inputs import Inputs, Shape
 from feddwa.errors import InputError, one_line, require
 from feddwa.models import arguments, weights
 from feddwa.models.arguments import GIVEN, Argument, arguments_of
+from feddwa.models.field import conv_dropout, fedavg_cnn, lenet5
 from feddwa.models.paper import cifar_cnn, emnist_cnn, emnist_small, resnet8, resnet8_gkt
 from feddwa.models.small import cnn, cnn1d, digits_cnn, linear, mlp, transformer
 from feddwa.plugins import Unfit
@@ -56,6 +57,10 @@ def _is_image(inputs: Inputs) -> bool:
     return inputs.kind == "image" and min(inputs.shape[1:]) >= 8
 
 
+def _is_large_image(inputs: Inputs) -> bool:
+    return inputs.kind == "image" and min(inputs.shape[1:]) >= 16
+
+
 def _is_numbers(inputs: Inputs) -> bool:
     return inputs.kind not in ("tokens", "several") and prod(inputs.shape) > 0
 
@@ -74,6 +79,9 @@ MODELS: dict[str, Model] = {
     "emnist-small": Model(emnist_small, "samples of shape (1, 28, 28)", _exactly(1, 28, 28)),
     "resnet8": Model(resnet8, "colour images (3, H, W) of at least 8x8", _is_colour),
     "resnet8-gkt": Model(resnet8_gkt, "colour images (3, H, W) of at least 8x8", _is_colour),
+    "fedavg-cnn": Model(fedavg_cnn, "images (C, H, W) of at least 16x16", _is_large_image),
+    "lenet5": Model(lenet5, "images (C, H, W) of at least 16x16", _is_large_image),
+    "conv-dropout": Model(conv_dropout, "images (C, H, W) of at least 8x8", _is_image),
     "digits-mlp": Model(mlp, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
     "digits-cnn": Model(digits_cnn, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
     "cnn": Model(cnn, "images (C, H, W) of at least 8x8", _is_image),

@@ -1,9 +1,10 @@
 """Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
 
-Seeds of one experiment do the same work on different data, so three of them are one program with three times the rows.
-Every federation runs as if it were alone, in a thread of its own. Only one thread runs at a time:
-`LockstepEngine.advance` hands its rows in and waits until those of all federations have been trained. Algorithms need
-not know of it.
+Seeds of one experiment, and trials of a search, do the same work on different data or with different numbers, so three
+of them are one program with three times the rows. They are scored as one stack as well.
+
+Every federation runs as if it were alone, in a thread of its own. Only one thread runs at a time: `LockstepEngine`
+hands its rows in and waits until those of all federations have been worked on. Algorithms need not know of it.
 """
 
 import itertools
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from feddwa.data.federated import FederatedData, NetworkInput
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.rows import concat, tensors
+from feddwa.engine.score import Rated, Sums
 from feddwa.engine.types import Parts
 
 T = TypeVar("T")
@@ -26,22 +28,29 @@ T = TypeVar("T")
 
 @dataclass
 class LockstepEngine(Engine):
-    """The engine of one of several federations: counts and evaluates by itself, trains with the others."""
+    """The engine of one of several federations: counts by itself, trains and scores with the others."""
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
-        assert self.worker is not None
         orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
-        return self.worker.submit(
-            Request(work, constants, Schedule(schedule.step, orders, schedule.sizes, schedule.width))
-        )
+        new: Parts = self._submit(Training(work, constants, replace(schedule, orders=orders)))
+        return new
+
+    def score(self, asked: Rated) -> Sums:
+        """See Engine. Waits until the rows of all federations have been scored."""
+        sums: Sums = self._submit(Scoring(replace(asked, index=asked.index + self.sample_offset)))
+        return sums
+
+    def _submit(self, request: "Training | Scoring") -> Any:
+        assert self.worker is not None
+        return self.worker.submit(request)
 
 
 @dataclass(frozen=True)
-class Request:
+class Training:
     """Rows that are to be trained: the arguments of `Engine.advance`, with samples numbered as the stack has them."""
 
     work: Parts
@@ -51,9 +60,37 @@ class Request:
     @property
     def signature(self) -> object:
         """Step, epochs, batch size, and name, shape and dtype of every tensor: requests that agree can be one stack."""
-        named = [*tensors(self.work), *tensors(self.constants)]
-        shapes = tuple((name, value.shape[1:], value.dtype) for name, value in named)
+        shapes = _shapes({**self.work, **self.constants})
         return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
+
+    @staticmethod
+    def serve(stack: Engine, requests: "Sequence[Training]") -> Iterator[Parts]:
+        """Train requests of one signature as one stack; the rows of each in turn."""
+        new = stack.advance(*_merge(requests))
+        for rows in _places([len(request.schedule.sizes) for request in requests]):
+            yield {part: {name: value[rows] for name, value in stack.items()} for part, stack in new.items()}
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Rows that are to be scored, with samples numbered as the stack has them."""
+
+    asked: Rated
+
+    @property
+    def signature(self) -> object:
+        """Whether outputs are wanted, and name, shape and dtype of every tensor."""
+        return self.asked.outputs, _shapes({"model": self.asked.model, "buffers": self.asked.buffers})
+
+    @staticmethod
+    def serve(stack: Engine, requests: "Sequence[Scoring]") -> Iterator[Sums]:
+        """Score requests of one signature as one stack; the sums of each in turn."""
+        asked = [request.asked for request in requests]
+        parts = concat([{"model": each.model, "buffers": each.buffers} for each in asked])
+        index, sizes = _stack_orders([each.index for each in asked]), torch.cat([each.sizes for each in asked])
+        found = stack.score(Rated(parts["model"], parts["buffers"], index, sizes, asked[0].outputs))
+        for rows in _places([len(each.sizes) for each in asked]):
+            yield Sums(found.right[rows], found.loss[rows], found.outputs[rows])
 
 
 def stacked_engine(engines: Sequence[Engine]) -> Engine:
@@ -83,8 +120,9 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
         engine.worker = worker
     try:
         while waiting := [worker for worker in workers if worker.run_to_request()]:
-            for group in _group_by_signature(waiting):
-                for worker, reply in zip(group, _train(stack, group), strict=True):
+            for group in _next_groups(waiting):
+                requests: list[Any] = [worker.request for worker in group]
+                for worker, reply in zip(group, requests[0].serve(stack, requests), strict=True):
                     worker.reply = reply
     finally:
         for worker in workers:
@@ -92,17 +130,18 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
     return [worker.result for worker in workers]
 
 
-def _train(stack: Engine, group: Sequence["_Worker[Any]"]) -> Iterator[Parts]:
-    """Train the requests of a group, which have one signature, as one stack; the rows of each request in turn."""
-    requests = [worker.request for worker in group if worker.request is not None]
-    new = stack.advance(*_merge(requests))
-    ends = itertools.accumulate(len(request.schedule.sizes) for request in requests)
-    for request, end in zip(requests, ends, strict=True):
-        its_rows = slice(end - len(request.schedule.sizes), end)
-        yield {part: {name: value[its_rows] for name, value in stack.items()} for part, stack in new.items()}
+def _shapes(parts: Parts) -> object:
+    """Name, shape of a row and dtype of every tensor."""
+    return tuple((name, value.shape[1:], value.dtype) for name, value in tensors(parts))
 
 
-def _merge(requests: Sequence[Request]) -> tuple[Parts, Parts, Schedule]:
+def _places(counts: Sequence[int]) -> list[slice]:
+    """The rows of each request in a stack of all."""
+    ends = itertools.accumulate(counts)
+    return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+
+def _merge(requests: Sequence[Training]) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
     schedules = [request.schedule for request in requests]
     sizes = torch.cat([schedule.sizes for schedule in schedules])
@@ -123,12 +162,17 @@ def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(order, (0, longest - order.shape[1])) for order in orders])
 
 
-def _group_by_signature(workers: Sequence["_Worker[Any]"]) -> list[list["_Worker[Any]"]]:
-    """Workers whose requests can be one stack. As a rule that is all of them."""
+def _next_groups(workers: Sequence["_Worker[Any]"]) -> list[list["_Worker[Any]"]]:
+    """Workers whose requests can be one stack, as a rule all of them.
+
+    Nothing is scored while somebody waits to train: so federations that train more often in a round, as K = 1 may make
+    them do, do not leave the others' step.
+    """
+    training = [worker for worker in workers if isinstance(worker.request, Training)]
     groups: dict[object, list[_Worker[Any]]] = {}
-    for worker in workers:
-        if worker.request is not None:
-            groups.setdefault(worker.request.signature, []).append(worker)
+    for worker in training or workers:
+        assert worker.request is not None
+        groups.setdefault(worker.request.signature, []).append(worker)
     return list(groups.values())
 
 
@@ -141,8 +185,8 @@ class _Worker(Generic[T]):
     """A task in a thread of its own that runs only when it is told to, from one request to the next."""
 
     task: Callable[[], T]
-    request: Request | None = None
-    reply: Parts | None = None
+    request: Training | Scoring | None = None
+    reply: Any = None
     _thread: threading.Thread | None = None
     _may_run: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # at a request, or ended
@@ -157,6 +201,8 @@ class _Worker(Generic[T]):
             self._thread.start()
         if self._results or self._error is not None:
             return False
+        if self.request is not None and self.reply is None:
+            return True  # it is still waiting
         self.request = None
         self._may_run.release()
         self._paused.acquire()
@@ -164,7 +210,7 @@ class _Worker(Generic[T]):
             raise self._error
         return self.request is not None
 
-    def submit(self, request: Request) -> Parts:
+    def submit(self, request: Training | Scoring) -> Any:
         """Hand in a request and wait for its reply. Called from the task's thread."""
         self.request = request
         self._paused.release()

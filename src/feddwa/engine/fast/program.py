@@ -86,13 +86,13 @@ class Program:
         if isinstance(rows, Tensor):
             self._restore_finished()
             if USE_BUCKETS[index.device.type]:  # the last row several times: each copy writes the same values
-                count = _round_up(count, LISTED_BUCKETS)
+                count = round_up(count, LISTED_BUCKETS)
             self._run(*(_repeat_last(value, count) for value in (rows, index, keys)))
         else:
             if rows > self._num_active:  # another epoch
                 self._restore_finished()
             if USE_BUCKETS[index.device.type]:
-                count = min(_round_up(count, LEADING_BUCKETS), self.capacity)
+                count = min(round_up(count, LEADING_BUCKETS), self.capacity)
                 self._save_finished(rows)
             self._run(count, _repeat_last(index, count), _repeat_last(keys, count))
 
@@ -162,7 +162,7 @@ def _allocate_like(value: Tensor) -> Tensor:
     return torch.empty_like(value, memory_format=torch.contiguous_format)
 
 
-def _round_up(count: int, buckets: Sequence[int]) -> int:
+def round_up(count: int, buckets: Sequence[int]) -> int:
     """The smallest bucket, of an ascending list, that holds `count`."""
     return buckets[bisect.bisect_left(buckets, count)]
 

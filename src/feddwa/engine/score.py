@@ -1,0 +1,132 @@
+"""Models scored on given samples, all rows at once: what `Engine.score` does, and `evaluate` makes scores of."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from feddwa.data.federated import FederatedData, NetworkInput
+from feddwa.engine import keys
+from feddwa.engine.fast.program import LEADING_BUCKETS, USE_BUCKETS, round_up
+from feddwa.engine.fast.record import RecordedFunction
+from feddwa.engine.network import Loss, Net
+from feddwa.engine.rows import take
+from feddwa.engine.types import Model, Stack
+
+SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Models that are to be scored, and on which samples."""
+
+    model: Stack  # (m, *shape)
+    buffers: Stack  # (m, *shape) BatchNorm statistics
+    index: Tensor  # (m, longest) samples of each row; meaningless beyond its size
+    sizes: Tensor  # (m,) on the CPU
+    outputs: bool  # whether the network's outputs are wanted, too
+
+
+class Sums(NamedTuple):
+    """How well each row does on its samples."""
+
+    right: Tensor  # (m,) float64, on the CPU: right answers; NaN where outputs are not class scores
+    loss: Tensor  # (m,) float64, on the CPU: sum over the samples
+    outputs: list[list[Tensor]]  # of each row those for its samples, in parts (n, ...); empty where not wanted
+
+
+class Scorer(Protocol):
+    """What of an engine scores models."""
+
+    module: nn.Module
+    data: FederatedData
+    dtype: torch.dtype
+    scorers: dict[object, RecordedFunction]
+
+    @property
+    def loss(self) -> Loss:
+        """Of a batch."""
+
+    @property
+    def mapped_loss(self) -> Loss:
+        """The same in the form in which it is mapped over rows."""
+
+    def products(self) -> AbstractContextManager[None]:
+        """How matrix products of networks round."""
+
+
+def score_rows(engine: Scorer, asked: Rated) -> Sums:
+    """The sums of every row, in evaluation mode (BatchNorm uses the running statistics).
+
+    Rows stand in order of their number of samples, so that those with samples left are always the first ones.
+    """
+    device = engine.data.device
+    by_size = torch.argsort(asked.sizes, descending=True, stable=True)
+    sizes, index = asked.sizes[by_size], asked.index[by_size.to(device)]
+    model, buffers = take(asked.model, by_size), take(asked.buffers, by_size)
+    right, loss = (torch.zeros(len(sizes), dtype=torch.float64, device=device) for _ in range(2))
+    seen: list[list[Tensor]] = [[] for _ in sizes]
+    engine.module.eval()
+    score_all = _scorer(engine, tuple(model), tuple(buffers), asked.outputs)
+    width = max(1, SAMPLES_AT_ONCE[device.type] // len(sizes))
+    for start in range(0, int(sizes[0]), width):
+        active = int((sizes > start).sum())
+        if USE_BUCKETS[device.type]:  # rows beyond their size are padding like samples beyond it
+            active = min(round_up(active, LEADING_BUCKETS), len(sizes))
+        samples = index[:active, start : start + width]
+        real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
+        with engine.products():
+            hit, losses, *outputs = score_all(
+                *(value[:active] for stack in (model, buffers) for value in stack.values()), samples
+            )
+        right[:active] += hit.masked_fill(~real.to(device), 0).sum(1)
+        loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
+        for stack in outputs:  # one, or none
+            for number, kept in enumerate(real.sum(1).tolist()):
+                seen[number].append(stack[number, :kept])
+    back = torch.argsort(by_size)
+    return Sums(right.cpu()[back], loss.cpu()[back], [seen[number] for number in back.tolist()])
+
+
+def _scorer(engine: Scorer, names: tuple[str, ...], buffers: tuple[str, ...], outputs: bool) -> RecordedFunction:
+    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64.
+
+    outputs: with the network's outputs (a, b, ...) as a third result.
+    """
+    known = (names, buffers, outputs)
+    if known not in engine.scorers:
+        cut = len(names)
+
+        @torch.no_grad()
+        def everybody(*flat: Tensor) -> tuple[Tensor, ...]:
+            model, state = dict(zip(names, flat[:cut], strict=True)), dict(zip(buffers, flat[cut:-1], strict=True))
+            x, y = engine.data.batch(flat[-1], engine.dtype)
+            mapped: Callable[..., Any] = torch.vmap(partial(score, engine))
+            found: Sequence[Tensor] = mapped(model, state, x, y)
+            return tuple(found) if outputs else tuple(found[:2])
+
+        engine.scorers[known] = RecordedFunction(everybody)
+    return engine.scorers[known]
+
+
+def score(engine: Scorer, params: Model, buffers: Model, x: NetworkInput, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
+
+    Hits and losses: (b,) each, in float64; outputs: (b, ...).
+    """
+    outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
+    loss = engine.mapped_loss
+    losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
+    return hits(outputs, y), losses.double(), outputs
+
+
+def hits(outputs: Tensor, y: Tensor) -> Tensor:
+    """(b,) float64: 1 where the answer is right, NaN where outputs are not class scores."""
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or y.ndim != 1 or y.is_floating_point():
+        return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
+    right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
+    return right.double()

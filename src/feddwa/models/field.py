@@ -1,0 +1,63 @@
+"""The networks of other libraries' benchmarks, to the parameter; initial values come from torch's global generator."""
+
+from collections import OrderedDict
+from math import prod
+
+from torch import nn
+
+from feddwa.models.network import Network, Shape
+
+
+def fedavg_cnn(shape: Shape, classes: int) -> Network:
+    """FedAvg's CNN as PFLlib and FL-bench have it: 582,026 parameters on (1, 28, 28), 878,538 on (3, 32, 32)."""
+    body = _two_convolutions(shape, (32, 64))
+    body |= {"fc0": nn.Linear(_features(shape, 64), 512), "relu2": nn.ReLU()}
+    return Network(nn.Sequential(body), 512, classes)
+
+
+def lenet5(shape: Shape, classes: int) -> Network:
+    """FL-bench's LeNet-5, with BatchNorm: 44,470 parameters on (1, 28, 28), 62,050 on (3, 32, 32)."""
+    body = _two_convolutions(shape, (6, 16), batch_norm=True)
+    body |= {"fc0": nn.Linear(_features(shape, 16), 120), "relu2": nn.ReLU()}
+    body |= {"fc1": nn.Linear(120, 84), "relu3": nn.ReLU()}
+    return Network(nn.Sequential(body), 84, classes)
+
+
+def conv_dropout(shape: Shape, classes: int) -> Network:
+    """The CNN of pfl-research (CIFAR-10: 1,626,442 parameters) and FedJAX (EMNIST: 1,206,590); Xavier weights."""
+    channels, height, width = shape
+    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    body = OrderedDict[str, nn.Module](
+        conv0=nn.Conv2d(channels, 32, 3),
+        relu0=nn.ReLU(),
+        conv1=nn.Conv2d(32, 64, 3),
+        relu1=nn.ReLU(),
+        pool=nn.MaxPool2d(2),
+        dropout0=nn.Dropout(0.25),
+        flatten=nn.Flatten(),
+        fc0=nn.Linear(features, 128),
+        relu2=nn.ReLU(),
+        dropout1=nn.Dropout(0.5),
+    )
+    network = Network(nn.Sequential(body), 128, classes)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+    return network
+
+
+def _two_convolutions(shape: Shape, channels: tuple[int, int], batch_norm: bool = False) -> OrderedDict[str, nn.Module]:
+    """Two 5x5 convolutions without padding, each with ReLU and pooling, flattened."""
+    body, inputs = OrderedDict[str, nn.Module](), shape[0]
+    for i, outputs in enumerate(channels):
+        body[f"conv{i}"] = nn.Conv2d(inputs, outputs, 5)
+        body |= {f"bn{i}": nn.BatchNorm2d(outputs)} if batch_norm else {}
+        body |= {f"relu{i}": nn.ReLU(), f"pool{i}": nn.MaxPool2d(2)}
+        inputs = outputs
+    body["flatten"] = nn.Flatten()
+    return body
+
+
+def _features(shape: Shape, channels: int) -> int:
+    """How many numbers two 5x5 convolutions with pooling leave of an image (C, H, W)."""
+    return channels * prod(((side - 4) // 2 - 4) // 2 for side in shape[1:])
