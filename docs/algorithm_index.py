@@ -1,7 +1,7 @@
 """Writes what the pages say about every algorithm from its class: python docs/algorithm_index.py
 
-The table of docs/algorithms/README.md, and a page for an algorithm that has none. Sentences in the table that are there
-already stay as they are; a new algorithm has its `summary`.
+The tables of docs/algorithms/README.md, and a page for an algorithm that has none. Sentences in the first table
+that are there already stay as they are; a new algorithm has its `summary`.
 """
 
 import re
@@ -9,23 +9,33 @@ from pathlib import Path
 
 from feddwa.algorithms import ALGORITHMS, Algorithm
 from feddwa.built_in import Entry, entries, fields_text
-from feddwa.cli.listing import passes_in_words
+from feddwa.cli.listing import amount_in_words, passes_in_words
+from feddwa.groups import by_kind
 from feddwa.params import fields_of
 
 FOLDER = Path(__file__).parent / "algorithms"
-ROW = re.compile(r"^\| \[(\w+)\]\(\w+\.md\) \| (.+?) \| .*\|\n", re.MULTILINE)
+ROW = re.compile(r"^\| \[(\w+)\]\(\w+\.md\) \| [\w-]+ \| [\w-]+ \| (.+?) \| .*\|\n", re.MULTILINE)
+KEPT = re.compile(r"^\| `\w+` \| .*\|\n", re.MULTILINE)
 
 
 def index(page: str) -> str:
-    """The page with one row for every algorithm, in their order."""
-    said = dict(ROW.findall(page))
+    """The page with one row for every algorithm in either table: by kind, in it by year."""
+    said, known = dict(ROW.findall(page)), entries("algorithm")
+    names = [(kind, name) for kind, own in by_kind().items() for name in own]
     rows = [
-        f"| [{name}]({name}.md) | {said.get(name, entry.facts['summary'])} | {traffic(entry)} | {cost(entry)} |\n"
-        for name, entry in entries("algorithm").items()
+        f"| [{name}]({name}.md) | {kind} | {known[name].facts.get('year', '-')} | "
+        f"{said.get(name, known[name].facts['summary'])} | {traffic(known[name])} | {cost(known[name])} |\n"
+        for kind, name in names
     ]
-    place = ROW.search(page)
+    kept = [f"| `{name}` | {' | '.join(told(known[name]))} |\n" for _, name in names]
+    return _replaced(KEPT, _replaced(ROW, page, rows), kept)
+
+
+def _replaced(row: re.Pattern[str], page: str, rows: list[str]) -> str:
+    """A page with its rows of one table replaced."""
+    place = row.search(page)
     assert place is not None
-    return page[: place.start()] + "".join(rows) + ROW.sub("", page[place.start() :])
+    return page[: place.start()] + "".join(rows) + row.sub("", page[place.start() :])
 
 
 def traffic(entry: Entry) -> str:
@@ -36,6 +46,12 @@ def traffic(entry: Entry) -> str:
 def cost(entry: Entry) -> str:
     """Passes over a client's data."""
     return passes_in_words(entry.facts)
+
+
+def told(entry: Entry) -> list[str]:
+    """What a client keeps, what the server learns of it, and what is evaluated."""
+    kept = amount_in_words(entry.facts, "kept").replace("0 models", "-")
+    return [kept, *(str(entry.facts[key]) for key in ("discloses", "evaluated"))]
 
 
 def new_page(name: str, kind: type[Algorithm]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from feddwa import cli, models, params, plugins
 from feddwa.algorithms import ALGORITHMS
 from feddwa.built_in import entries, entry_of, fields_text
+from feddwa.cli import listing
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.inputs import Inputs
 from feddwa.data.partition import PARTITIONS
@@ -19,8 +20,8 @@ from feddwa.data.partition import PARTITIONS
 EXTEND = Path(__file__).parents[1] / "examples" / "extend"
 KINDS = {**{f"algorithm {name}": kind for name, kind in ALGORITHMS.items()},
          **{f"partition {name}": kind for name, kind in PARTITIONS.items()}}  # fmt: skip
-COSTS = ("models_down", "models_up", "numbers_down", "numbers_up", "passes", "head_passes", "forward_passes",
-         "evaluation_passes", "server_ops")  # fmt: skip
+COSTS = ("models_down", "models_up", "numbers_down", "numbers_up", "passes", *listing.PASSES, "server_ops",
+         "models_kept", "numbers_kept", "discloses", "evaluated", "kind", "year")  # fmt: skip
 
 
 @pytest.fixture
@@ -110,6 +111,8 @@ def test_one_algorithm(listed):
     assert listed("algorithms", "fedprox").splitlines() == [
         "FedProx: FedAvg with a pull towards the global model",
         "Li et al., MLSys 2020",
+        "kind: global",
+        "year: 2020",
         "",
         "hyper-parameters, by --param NAME=VALUE:",
         "  mu=1.0  Strength of the pull.",
@@ -117,6 +120,9 @@ def test_one_algorithm(listed):
         "traffic of a participating client in a round: down 1 model, up 1 model",
         "passes over its data, FedAvg's being 1: 1",
         "multiply-adds of the server per parameter: m",
+        "kept by a client between rounds: 0 models",
+        "what the server learns of a client: its trained model",
+        "what is evaluated of a client: the global model",
         "  where m = clients in the round",
     ]
     text = listed("algorithms", "fedfomo")

@@ -6,7 +6,8 @@
 
 The policy edits messages between the client side and the server side, so one switch serves every algorithm. Under
 "all-local" the server never sees scale and shift: they count neither in distances nor in bytes, and a client inserts
-its own into every model that it receives.
+its own into every model that it receives. A method whose clients keep a model beside the one that they send, or
+layers of their own, names the policies that make sense for it (`Algorithm.policies`); the others are refused.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.algorithms import Algorithm
 from feddwa.engine import Cohort, Memory, Message, Model, Parts, ServerState, Stack
 from feddwa.engine.network import trainable
 from feddwa.engine.rows import count, repeat
@@ -21,6 +23,15 @@ from feddwa.errors import InputError
 from feddwa.mixing import average
 
 KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and messages
+
+
+def batchnorm_parameters(module: nn.Module) -> tuple[str, ...]:
+    """The names of the trainable scales and shifts of BatchNorm layers, which are found by their type."""
+    return tuple(f"{name}.{key}" for name, layer in _layers(module) for key in trainable(layer))
+
+
+def _layers(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+    return [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
 
 
 @dataclass(frozen=True)
@@ -33,10 +44,13 @@ class BatchNormPolicy:
     updates: tuple[str, ...]  # parts that are differences of models, into which no parameter is inserted
 
     @classmethod
-    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
-        """The policy named `policy` for a network; updates: `Algorithm.updates`."""
-        layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
-        own = tuple(f"{name}.{key}" for name, layer in layers for key in trainable(layer))
+    def of(cls, policy: str, module: nn.Module, algorithm: Algorithm) -> "BatchNormPolicy":
+        """The policy named `policy` for a network and an algorithm. Without BatchNorm all policies are one."""
+        layers, own = _layers(module), batchnorm_parameters(module)
+        if layers and policy not in algorithm.policies:
+            title = getattr(algorithm, "title", type(algorithm).__name__)
+            why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
+            raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
         moving = tuple(
             f"{name}.{key}"
             for name, layer in layers
@@ -48,6 +62,7 @@ class BatchNormPolicy:
             raise InputError(
                 "--batchnorm all-local: every trainable parameter is BatchNorm's, so nothing would be sent"
             )
+        updates = algorithm.updates
         return cls(own if policy == "all-local" else (), moving if policy == "mean" else (), names, updates)
 
     def setup(

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
+from feddwa.batchnorm import BatchNormPolicy
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
@@ -35,6 +36,7 @@ from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.sides import begin, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -221,6 +223,13 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     check_single_samples(engine)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
+
+
+def check_suited(config: RunConfig, engine: Engine) -> None:
+    """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
+    algorithm = config.make_algorithm()
+    policy = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm)
+    begin(algorithm, policy, problem_of(engine), engine.initial()[1])
 
 
 def choose_device(name: str) -> torch.device:

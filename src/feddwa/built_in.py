@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from feddwa.data.catalogue import DATASETS, DatasetInfo
 
 PACKAGE = Path(__file__).parent
+PERSONAL = ("order", "year")  # constants of a class that are not inherited
 
 
 class Parameter(NamedTuple):
@@ -59,6 +60,7 @@ def entry_of(value: Any) -> Entry:
     facts = {name: each for name, each in said.items() if not name.startswith("_") and name not in parameters}
     usual = {"title": value.__name__, "summary": doc.partition("\n")[0]}
     facts |= {name: vars(value).get(name, text) for name, text in usual.items()}
+    facts = {name: each for name, each in facts.items() if name not in PERSONAL or name in vars(value)}
     return Entry(value.__name__, facts, doc, getattr(inspect.getmodule(value), "__doc__", None) or "", parameters)
 
 
@@ -167,17 +169,21 @@ def _lineage(node: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> list[ast.
 
 
 def _entry(lineage: Sequence[ast.ClassDef], module_doc: str) -> Entry:
-    doc = ast.get_docstring(lineage[-1]) or ""
-    facts = {"summary": doc.partition("\n")[0], **_constants(lineage)}
+    doc, own = ast.get_docstring(lineage[-1]) or "", _constants(lineage[-1:])
+    known = {"summary": doc.partition("\n")[0], **_constants(lineage)}
+    facts = {key: value for key, value in known.items() if key not in PERSONAL or key in own}
     return Entry(lineage[-1].name, facts, doc, module_doc, _parameters(lineage))
 
 
 def _constants(lineage: Sequence[ast.ClassDef]) -> dict[str, Any]:
-    """NAME = LITERAL and NAME: ClassVar[...] = LITERAL of all classes; the last one prevails."""
+    """NAME = LITERAL, also several at once, and NAME: ClassVar[...] = LITERAL of all classes; the last one prevails."""
     found: dict[str, Any] = {}
     for statement in (statement for node in lineage for statement in node.body):
         if isinstance(statement, ast.Assign) and _is_literal(statement.value):
-            found |= {_id(name): ast.literal_eval(statement.value) for name in statement.targets}
+            value = ast.literal_eval(statement.value)
+            for target in statement.targets:
+                several = target.elts if isinstance(target, ast.Tuple) else None
+                found |= {_id(target): value} if several is None else zip(map(_id, several), value, strict=True)
         elif isinstance(statement, ast.AnnAssign) and _is_class_variable(statement) and _is_literal(statement.value):
             assert statement.value is not None
             found[_id(statement.target)] = ast.literal_eval(statement.value)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy
+from feddwa.batchnorm import BatchNormPolicy, batchnorm_parameters
 from feddwa.contract import Checked
 from feddwa.engine import (
     Cohort,
@@ -42,7 +42,8 @@ def problem_of(engine: Engine) -> Problem:
     """What the algorithm of an engine's clients is set up from."""
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
-    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed)
+    norms = batchnorm_parameters(engine.module)
+    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
 
 
 def begin(
@@ -72,7 +73,7 @@ class ClientSide:
         cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
-        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm.updates)
+        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm)
         chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
         return cls(algorithm, policy, engine, chunk, sequential)
 

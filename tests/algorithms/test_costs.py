@@ -2,6 +2,8 @@
 
 import math
 import weakref
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,30 +15,35 @@ from torch.utils._pytree import tree_leaves
 import feddwa
 from feddwa import models, params
 from feddwa.algorithms import ALGORITHMS, SFL, FedDWA, FedDWAPlus
+from feddwa.engine.rows import tensors
 from feddwa.engine.trainer import Trainer
 from feddwa.errors import InputError
+from feddwa.groups import KINDS
 from tests.algorithms.conftest import federation
 from tests.conftest import small_data
 
 CLIENTS, ROUND = 7, 2  # FedFomo and L2C have nothing to send before the second round
 
 
-def wide_net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+def network(hidden=12):
+    """A body with BatchNorm and a head."""
+    layers = nn.Linear(64, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 10)
+    return nn.Sequential(nn.Flatten(), *layers)
 
 
-PARAMETERS = 650  # of the network, in one layer, which is its head
+PARAMETERS = 64 * 12 + 12 + 2 * 12 + 12 * 10 + 10
 SIZE = PARAMETERS * 8  # bytes of the model in float64
+SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(24, PARAMETERS)}
 
 
 def amount(declared, participants=CLIENTS):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 1, "body": 0, "min": min}
+    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES}
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
 
 
 def second_round(algorithm, **options):
-    run = federation(algorithm, wide_net, small_data((20,) * CLIENTS), **options)
+    run = federation(algorithm, network, small_data((20,) * CLIENTS), **options)
     return [run.step() for _ in range(ROUND)][-1]
 
 
@@ -44,6 +51,18 @@ def second_round(algorithm, **options):
 def test_every_algorithm_declares_its_costs(name):
     kind = ALGORITHMS[name]
     assert None not in (kind.models_down, kind.models_up, kind.passes, kind.server_ops)
+    assert kind.kind in set(KINDS) - {"other"}
+    assert "year" in vars(kind) or name == "local"
+    assert "" not in (kind.discloses, kind.evaluated)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_client_keeps_what_the_class_declares_to_the_number(name):
+    run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
+    kept = {part: stack for part, stack in run.memory.items() if part != "buffers"}
+    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key)
+    declared = PARAMETERS * amount(ALGORITHMS[name].models_kept) + amount(ALGORITHMS[name].numbers_kept)
+    assert sum(value[0].numel() for _, value in tensors(kept)) - statistics == declared
 
 
 @pytest.mark.parametrize("participants", [CLIENTS, 4])
@@ -91,40 +110,36 @@ def test_flops_of_the_server_are_those_of_the_products_that_the_class_declares(n
     assert costs.server_flops == 2 * PARAMETERS * amount(ALGORITHMS[name].server_ops, participants)
 
 
-def deep_net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+def flops(kind, hidden, evaluating=False):
+    """What the class declares, for a client's 20 samples: no gradient of the input is computed."""
+    body, head = 2 * 64 * hidden * 20.0, 2 * hidden * 10 * 20.0
+    forward, backward = body + head, body + 2 * head
+    if evaluating:
+        return kind.evaluation_passes * (forward + backward) + kind.forward_passes * forward
+    passes = {
+        "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
+        "head_passes": 2 * head, "forward_passes": forward,
+    }  # fmt: skip
+    return sum(getattr(kind, each) * cost for each, cost in passes.items())
 
 
-NETWORKS = {  # FLOPs for a client's 20 samples: forward, backward (no gradient of the input), both through the head
-    wide_net: (2 * 640 * 20.0, 2 * 640 * 20.0, 4 * 640 * 20.0),
-    deep_net: (2 * (768 + 120) * 20.0, 2 * (768 + 2 * 120) * 20.0, 4 * 120 * 20.0),
-}
-
-
-def flops(kind, network, evaluating=False):
-    """What the class declares, of a network."""
-    forward, backward, head = NETWORKS[network]
-    passes = kind.evaluation_passes if evaluating else kind.passes
-    return passes * (forward + backward) + kind.forward_passes * forward + (not evaluating) * kind.head_passes * head
-
-
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("hidden", [12, 30])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_flops_of_the_client_are_the_passes_that_the_class_declares(name, network):
+def test_flops_of_the_client_are_the_passes_that_the_class_declares(name, hidden):
     """In gradients of the paper's convention: per-FedAvg 2 (FO), pFedMe K = 5, FedDWA 2; 80 % train with validation."""
-    run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
+    run = federation(ALGORITHMS[name](), partial(network, hidden), small_data((20,) * CLIENTS))
     measured = [run.step().costs.flops for _ in range(ROUND)][-1]
-    assert measured.tolist() == pytest.approx([flops(ALGORITHMS[name], network)] * CLIENTS, rel=1e-12)
+    assert measured.tolist() == pytest.approx([flops(ALGORITHMS[name], hidden)] * CLIENTS, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_of_evaluation_are_the_passes_that_the_class_declares(name):
-    run = federation(ALGORITHMS[name](), deep_net, small_data((20,) * CLIENTS))
+    run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
     run.step()
     everybody = run.everybody()
     message, trainer = run.server_side.deliver(run.server, everybody), Trainer(run.engine, everybody.ids, ROUND)
     run.algorithm.personal(trainer, message, run.memory)
-    declared = flops(ALGORITHMS[name], deep_net, evaluating=True)
+    declared = flops(ALGORITHMS[name], 12, evaluating=True)
     assert trainer.flops.tolist() == pytest.approx([declared] * CLIENTS, rel=1e-12)
 
 

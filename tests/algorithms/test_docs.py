@@ -10,6 +10,7 @@ import pytest
 
 from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
+from feddwa.groups import by_kind
 
 DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
 spec = importlib.util.spec_from_file_location("algorithm_index", DOCS.parent / "algorithm_index.py")
@@ -43,7 +44,8 @@ def test_the_command_on_the_page_is_valid(name):
 def test_the_index_links_every_page():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md\) \| .+ \| (.+) \| (.+) \|$", index, flags=re.MULTILINE)
-    assert [row[:2] for row in rows] == [(name, name) for name in ALGORITHMS]
+    assert [row[:2] for row in rows] == [(name, name) for names in by_kind().values() for name in names]
+    assert {row[0] for row in rows} == set(ALGORITHMS)
     assert ("feddwa", "feddwa", "1 + 2", "2") in rows
     assert ("fedavg_ft", "fedavg_ft", "1 + 1", "1, and 1 before evaluation") in rows
     assert "(own.md)" in index
@@ -53,7 +55,7 @@ def test_the_index_is_what_its_script_writes():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     assert algorithm_index.index(index) == index, "run python docs/algorithm_index.py"
     without = re.sub(r"^\| \[fedprox\].*\n", "", index, flags=re.MULTILINE)
-    assert "[fedprox](fedprox.md) | FedAvg with a pull" in algorithm_index.index(without)
+    assert "[fedprox](fedprox.md) | global | 2020 | FedAvg with a pull" in algorithm_index.index(without)
     assert algorithm_index.new_page("fedprox", ALGORITHMS["fedprox"]).startswith("# FedProx\n")
 
 

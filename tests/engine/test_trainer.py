@@ -20,7 +20,7 @@ from feddwa.engine.rows import repeat, take, take_parts, tensors
 from feddwa.errors import InputError
 from feddwa.models.paper import Residual
 from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
-from tests.test_frozen import half_frozen
+from tests.test_frozen import half_frozen, head_only
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
@@ -268,6 +268,29 @@ def test_federations_in_lockstep_share_the_memory(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trainer_class", [Trainer, SequentialTrainer])
+def test_parameters_that_stand_still_are_constants_of_the_others_training(trainer_class):
+    """Against torch's optimiser on a module of which that part alone is trained; dropout and BatchNorm included."""
+    engine = make_engine(conv_net)
+    model, memory = start(engine)
+    head = {name: value for name, value in model.items() if name.startswith("9.")}
+    body = {name: value + 0.01 for name, value in model.items() if name not in head}
+    alone = make_engine(head_only)
+    for name, value in body.items():
+        alone.module.get_parameter(name).data.copy_(value[0])
+    trainer, other = (trainer_class(each, torch.arange(len(SIZES)), 1) for each in (engine, alone))
+    moved, after = trainer.sgd(head, memory, fixed=body)
+    expected, buffers = other.sgd(head, memory)
+    assert moved.keys() == head.keys()
+    assert relative_error({"model": moved, **after}, {"model": expected, **buffers}) < 1e-12
+    assert torch.equal(trainer.flops, other.flops)
+    whole = trainer_class(engine, torch.arange(len(SIZES)), 1)
+    whole.sgd({**body, **head}, memory)
+    assert (trainer.flops < 0.7 * whole.flops).all()
+    trainer.sgd(body, memory, fixed=head)  # the same step on other parameters is counted anew
+    assert (trainer.flops > 1.5 * other.flops).all()
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_objectives_with_constants_agree_with_the_plain_loop(network):
     engine = make_engine(NETWORKS[network])

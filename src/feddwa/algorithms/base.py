@@ -15,7 +15,7 @@ from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
 from feddwa.data.federated import FederatedData
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
-from feddwa.errors import InputError
+from feddwa.errors import InputError, require
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -23,6 +23,8 @@ from feddwa.errors import InputError
 Info = Mapping[str, Tensor]
 Numbers = Mapping[str, float]  # those of one round
 Amount = float | str  # a number, or an expression that has one
+
+NO_LAST = "this network has no linear layer that is trained"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,27 @@ class Problem:
     head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
     seed: int = 0  # of the run, for draws of the server
     buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
+    batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
+
+    def head_named(self, chosen: str) -> tuple[str, ...]:
+        """The names of the parameters of a head, in the network's order; what is left over is the body.
+
+        chosen: "last", the last linear layer, or layers and parameters by name, separated by commas. BatchNorm's
+        statistics belong to neither: the BatchNorm policy alone says whether they are exchanged.
+        """
+        if chosen == "last":
+            require(bool(self.head), "--param head", chosen, f"names of layers: {NO_LAST}")
+            names = set(self.head)
+        else:
+            wanted = [name.strip() for name in chosen.split(",")]
+            parts = {each: {name for name in self.initial if f"{name}.".startswith(f"{each}.")} for each in wanted}
+            unknown = next((each for each, own in parts.items() if not own), None)
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in self.initial))
+            require(unknown is None, "--param head", unknown, f"last, or trainable layers of the network: {known}")
+            names = set.union(*parts.values())
+        whole = len(names) == len(self.initial)
+        require(not whole, "--param head", chosen, "some of the network's trainable parameters; these are all of them")
+        return tuple(name for name in self.initial if name in names)
 
 
 @dataclass(frozen=True)
@@ -44,25 +67,34 @@ class Algorithm:
 
     title: ClassVar[str]  # as the literature writes it
     summary: ClassVar[str]  # one line for `feddwa list algorithms`
+    kind: ClassVar[str] = "other"  # a group of `feddwa list algorithms`: see feddwa.groups
+    year: ClassVar[int | None] = None  # of its paper
     order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
     updates: ClassVar[tuple[str, ...]] = ()  # parts of downloads and memory: differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
+    policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, and body (the share of parameters
-    # below the head). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), layers, classes, body (the share of
+    # parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
     numbers_up: ClassVar[Amount] = 0
     passes: ClassVar[float | None] = None  # forward and backward over its training data; FedAvg's are 1
-    head_passes: ClassVar[float] = 0  # the same through the head alone
+    body_passes: ClassVar[float] = 0  # the same, with gradients of the body alone
+    probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
+    models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
+    numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart
+    discloses: ClassVar[str] = ""  # what the server learns of a client, in words; traffic says how much that is
+    evaluated: ClassVar[str] = ""  # which model of a client is tested before training, in words
 
     @classmethod
     def split(cls, data: FederatedData, rng: np.random.Generator) -> FederatedData:

@@ -44,10 +44,10 @@ class ClusterFL(Algorithm):
 
     title = "ClusterFL"
     summary = "clusters that split where updates disagree"
-    order = 9
-    models_down = models_up = 1
-    passes = 1
+    kind, year, order = "collaboration", 2020, 9
+    models_down = models_up = passes = 1
     server_ops = "m**2 + N * m"
+    discloses, evaluated = "its trained model", "its cluster's model"
 
     eps1: float = 0.4
     """Split only below this norm of the mean update; 0 = never."""

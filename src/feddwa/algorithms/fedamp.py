@@ -39,10 +39,13 @@ class FedAMP(Algorithm):
 
     title = "FedAMP"
     summary = "attention between similar clients' models"
+    kind, year = "collaboration", 2021
     order = 11
     models_down = models_up = 1
     passes = 1
     server_ops = "N * m + N**2"
+    models_kept = 1
+    discloses, evaluated = "its trained model", "its own model"
 
     alpha: float = 1.0
     """Step of the server on the attention."""

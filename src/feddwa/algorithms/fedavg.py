@@ -21,10 +21,12 @@ class FedAvg(Algorithm):
 
     title = "FedAvg"
     summary = "one global model, the average by data size"
+    kind, year = "global", 2017
     order = 2
     models_down = models_up = 1
     passes = 1
     server_ops = "m"
+    discloses, evaluated = "its trained model", "the global model"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model, without a client axis."""

@@ -24,8 +24,10 @@ class FedAvgFT(FedAvg):
 
     title = "FedAvg_FT"
     summary = "FedAvg, each client's copy tuned on its own data before use"
+    kind, year = "personal", 2019
     order = 5
     evaluation_passes = 1
+    evaluated = "the global model, tuned on its data"
 
     tune_epochs: Repeats | None = None
     """Epochs of fine-tuning; none = as many as local training."""

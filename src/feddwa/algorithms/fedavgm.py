@@ -27,6 +27,7 @@ class FedAvgM(FedAvg):
 
     title = "FedAvgM"
     summary = "FedAvg with momentum on the server"
+    kind, year = "global", 2019
     order = 4
 
     beta: float = 0.1

@@ -42,12 +42,12 @@ class FedDWA(Algorithm):
 
     title = "FedDWA"
     summary = "inverse-square distances from guidance to local models, top-K"
-    order = 14
-    models_down = 1
-    models_up = 2
+    kind, year, order = "collaboration", 2023, 14
+    models_down, models_up = 1, 2
     passes = 2
     server_ops = "2 * m**2"
     stackable = ("top_k", "granularity")
+    discloses, evaluated = "its trained and its guidance model", "its mixture of models"
 
     top_k: int = 5
     """K: partners kept per client, itself included."""

@@ -50,11 +50,12 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
+    kind, year = "collaboration", 2026
     models_down = models_up = passes = 1
-    numbers_up = "layers"
-    server_ops = "m**2 + N**2"
-    halves = True
-    stackable = ("power", "average", "granularity", "prior", "freeze")
+    numbers_up, server_ops = "layers", "m**2 + N**2"
+    halves, stackable = True, ("power", "average", "granularity", "prior", "freeze")
+    models_kept, numbers_kept = 4, "classes + 1"
+    discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
     power: float = 2.0
     """q: how sharply cosine similarity turns into weight."""
@@ -80,9 +81,13 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
         rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
-        memory = {"average": average, "rounds": rounds, "prior": prior}
-        server = {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}
-        return server, memory | dict.fromkeys((*HALVES, "agreed_update"), none)
+        memory = {
+            "average": average,
+            "rounds": rounds,
+            "prior": prior,
+            **dict.fromkeys((*HALVES, "agreed_update"), none),
+        }
+        return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
         """The client's own personalised model w_i."""

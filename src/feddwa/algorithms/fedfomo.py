@@ -42,14 +42,15 @@ class FedFomo(Algorithm):
 
     title = "FedFomo"
     summary = "each client weighs others' models by their validation loss"
+    kind, year = "collaboration", 2021
     order = 12
-    models_down = "min(5, m - 1)"
-    models_up = 1
+    models_down, models_up = "min(5, m - 1)", 1
     numbers_up = "min(6, m)"
-    passes = 0.8
-    forward_passes = 1.4
+    passes, forward_passes = 0.8, 1.4
     server_ops = 0
     validation = 0.2
+    models_kept = 2
+    discloses, evaluated = "its trained model, whose models help it", "its mixture of models"
 
     models: int = 5
     """M: models fetched a round."""

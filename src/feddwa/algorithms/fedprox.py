@@ -26,6 +26,7 @@ class FedProx(FedAvg):
 
     title = "FedProx"
     summary = "FedAvg with a pull towards the global model"
+    kind, year = "global", 2020
     order = 3
 
     mu: float = 1.0

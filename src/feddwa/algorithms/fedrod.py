@@ -62,9 +62,12 @@ class FedRoD(FedAvg):
 
     title = "FedRoD"
     summary = "a shared body and class-balanced head, a personalised head on top"
+    kind, year = "shared-body", 2022
     order = 10
     head_passes = 1
     newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one
+    models_kept, numbers_kept = "1 - body", "classes"
+    evaluated = "the global model with its own head besides"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""

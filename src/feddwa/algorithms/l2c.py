@@ -43,6 +43,7 @@ class L2C(Algorithm):
 
     title = "L2C"
     summary = "mixing weights learned on validation data"
+    kind, year = "collaboration", 2022
     order = 13
     models_down = "m"
     models_up = 1
@@ -53,6 +54,8 @@ class L2C(Algorithm):
     server_ops = 0
     validation = 0.2
     updates = ("updates",)
+    models_kept, numbers_kept = 2, "4 * N"
+    discloses, evaluated = "its update, whose updates help it", "its mixture of models"
 
     mixing_lr: float = 0.1
     """Adam's rate for the logits."""

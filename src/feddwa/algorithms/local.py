@@ -18,10 +18,13 @@ class Local(Algorithm):
 
     title = "Local"
     summary = "every client trains alone"
+    kind = "baseline"
     order = 1
     models_down = models_up = 0
     passes = 1
     server_ops = 0
+    models_kept = 1
+    discloses, evaluated = "nothing", "its own model"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The model lives with its client."""

@@ -64,9 +64,11 @@ class PerFedAvg(FedAvg):
 
     title = "per-FedAvg"
     summary = "a global start that adapts well (MAML)"
+    kind, year = "personal", 2020
     order = 7
     passes = 2
     evaluation_passes = 1
+    evaluated = "the global model, adapted to its data"
 
     variant: Literal["fo", "hf"] = "fo"
     """First order (fo) or Hessian-free (hf)."""

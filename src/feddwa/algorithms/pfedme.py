@@ -56,9 +56,12 @@ class PFedMe(FedAvg):
 
     title = "pFedMe"
     summary = "personalised models tied to the global one (Moreau envelopes)"
+    kind, year = "personal", 2020
     order = 8
     passes = 5
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
+    models_kept = 1
+    evaluated = "its own model"
 
     lam: float = 1.0
     """lambda: how short the leash is."""

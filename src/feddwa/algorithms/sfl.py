@@ -38,10 +38,12 @@ class SFL(FedAvg):
 
     title = "SFL"
     summary = "models spread over a graph of clients that share labels"
+    kind, year = "collaboration", 2022
     order = 6
     server_ops = "N**2 + N"
     discloses_labels = True
     newcomer = Algorithm.newcomer  # it is not in the graph: fine-tuning
+    discloses, evaluated = "its trained model, label counts", "its mixture of models"
 
     hops: int = 3
     """L: how often models are passed on to neighbours."""

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from feddwa.built_in import Entry, Parameter, entries, entry_of
+from feddwa.groups import KINDS, by_kind
 from feddwa.params import Option
 from feddwa.plugins import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS, Registry, resolve
 
-KINDS = (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS)
-REGISTRIES: dict[str, Registry] = {each.plural: each for each in KINDS}
+LINE = "\n"
+REGISTRIES: dict[str, Registry] = {
+    each.plural: each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS)
+}
 LIBRARY_MODELS = {
     "torchvision": "takes images; a classifier of torchvision, such as torchvision:resnet18",
     "timm": "takes images; a classifier of timm, such as timm:vit_tiny_patch16_224",
@@ -24,8 +27,19 @@ UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
     "layers": "layers of the network",
+    "classes": "scores that the network gives",
     "body": "share of the parameters below the head",
+    "batchnorm": "share of the parameters that are BatchNorm's",
 }
+PASSES = {  # besides whole ones, forward and backward
+    "body_passes": "of the body alone",
+    "probe_passes": "of the head alone",
+    "head_passes": "through the head alone",
+    "forward_passes": "forward alone, to validate models",
+    "evaluation_passes": "before evaluation",
+}
+WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
+TOLD_APART = ("title", "summary", "reference", "description", "parameters", "traffic", "cost", "kept", *WORDS)
 
 
 @dataclass(frozen=True)
@@ -58,10 +72,26 @@ def list_command(config: ListConfig) -> int:
     if registry.kind == "model":
         table |= {f"{name}:NAME": {"summary": text} for name, text in LIBRARY_MODELS.items()}
     width = max(map(len, table))
-    for name, known in table.items():
-        title = f"{known['title']}: " if "title" in known else ""
-        print(f"{name:<{width}}  {title}{known['summary']}")
+    for heading, names in _groups(registry, table).items():
+        print(*[heading] if heading else [], *(_line(name, table[name], width) for name in names), sep="\n")
     return 0
+
+
+def _groups(registry: Registry, table: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Heading -> names; algorithms by kind, in which they stand by year."""
+    if registry is not ALGORITHMS:
+        return {"": list(table)}
+    kinds = by_kind()
+    kinds["other"] = [name for name in table if name not in {known for names in kinds.values() for known in names}]
+    return {
+        f"{'' if kind == next(iter(kinds)) else LINE}@{kind}: {KINDS[kind]}": own for kind, own in kinds.items() if own
+    }
+
+
+def _line(name: str, known: Mapping[str, Any], width: int) -> str:
+    title = f"{known['title']}: " if "title" in known else ""
+    year = f" ({known['year']})" if "year" in known else ""
+    return f"{name:<{width}}  {title}{known['summary']}{year}"
 
 
 def _as_json(table: dict[str, dict[str, Any]]) -> str:
@@ -98,8 +128,9 @@ def _known(kind: str, entry: Entry) -> dict[str, Any]:
     if kind != "algorithm":
         known = {**entry.facts, "description": "" if entry.doc == entry.facts["summary"] else entry.doc}
     else:
-        known = {key: entry.facts.get(key) for key in ("title", "summary")}
+        known = {key: entry.facts.get(key) for key in ("title", "summary", "kind", "year")}
         known |= {"reference": _reference(entry.module_doc), **_costs(entry)}
+        known |= {key: entry.facts.get(key) for key in ("discloses", "evaluated")}
     if kind != "dataset":
         known["parameters"] = {name: parameter._asdict() for name, parameter in entry.parameters.items()}
     return {key: value for key, value in known.items() if key == "summary" or value not in (None, "")}
@@ -115,8 +146,8 @@ def _reference(doc: str) -> str | None:
 def _costs(entry: Entry) -> dict[str, Any]:
     facts = entry.facts
     traffic = {key: facts.get(key) for key in ("models_down", "models_up", "numbers_down", "numbers_up")}
-    cost = {key: facts.get(key) for key in ("passes", "head_passes", "forward_passes", "evaluation_passes")}
-    return {"traffic": traffic, "cost": {**cost, "server_ops": facts.get("server_ops")}}
+    cost = {key: facts.get(key) for key in ("passes", *PASSES, "server_ops")}
+    return {"traffic": traffic, "cost": cost, "kept": {key: facts.get(key) for key in ("models_kept", "numbers_kept")}}
 
 
 def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
@@ -124,7 +155,7 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
     yield f"{known.get('title', name)}: {known['summary']}"
     yield from (known[key] for key in ("reference", "description") if key in known)
     for key, value in known.items():
-        if key not in ("title", "summary", "reference", "description", "parameters", "traffic", "cost"):
+        if key not in TOLD_APART:
             yield f"{key}: {value}"
     if known.get("parameters"):
         called, option = ("arguments", "--model-arg") if kind == "model" else ("hyper-parameters", "--param")
@@ -138,7 +169,11 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
         yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"
         yield f"passes over its data, FedAvg's being 1: {passes_in_words(known['cost'])}"
         yield f"multiply-adds of the server per parameter: {_declared(known['cost']['server_ops'])}"
-        used = {name for part in ("traffic", "cost") for value in known[part].values() for name in _names(value)}
+        yield f"kept by a client between rounds: {amount_in_words(known['kept'], 'kept')}"
+        yield from (f"{text}: {known[key]}" for key, text in WORDS.items() if key in known)
+        used = {
+            name for part in ("traffic", "cost", "kept") for value in known[part].values() for name in _names(value)
+        }
         if used & UNITS.keys():
             yield "  where " + ", ".join(f"{name} = {text}" for name, text in UNITS.items() if name in used)
 
@@ -160,21 +195,18 @@ def _declared(value: Any) -> str:
 
 
 def _traffic(traffic: dict[str, Any]) -> str:
-    ways = []
-    for way in ("down", "up"):
-        numbers = f" and {traffic[f'numbers_{way}']} numbers" if traffic[f"numbers_{way}"] else ""
-        models = traffic[f"models_{way}"]
-        unit = "" if models is None else " model" if models == 1 else " models"
-        ways.append(f"{way} {_declared(models)}{unit}{numbers}")
-    return ", ".join(ways)
+    return ", ".join(f"{way} {amount_in_words(traffic, way)}" for way in ("down", "up"))
+
+
+def amount_in_words(facts: Mapping[str, Any], what: str) -> str:
+    """Models and numbers that an algorithm declares: what is "down", "up" or "kept"."""
+    models, numbers = facts.get(f"models_{what}"), facts.get(f"numbers_{what}")
+    unit = "" if models is None else " model" if models == 1 else " models"
+    return f"{_declared(models)}{unit}" + (f" and {numbers} numbers" if numbers else "")
 
 
 def passes_in_words(cost: Mapping[str, Any]) -> str:
     """What an algorithm declares of its passes over a client's data."""
-    besides = {
-        "head_passes": "through the head alone",
-        "forward_passes": "forward alone, to validate models",
-        "evaluation_passes": "before evaluation",
-    }
-    more = [f"{cost[key]:g} {text}" for key, text in besides.items() if cost.get(key)]
-    return ", and ".join([_declared(cost.get("passes")), *more])
+    more = [f"{cost[key]:g} {text}" for key, text in PASSES.items() if cost.get(key)]
+    whole = [] if more and cost.get("passes") == 0 else [_declared(cost.get("passes"))]
+    return ", and ".join([*whole, *more])

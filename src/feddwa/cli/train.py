@@ -1,7 +1,7 @@
 """Commands that train: `feddwa run`, `compare`."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +10,7 @@ from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import RunConfig
 from feddwa.config_file import to_toml
 from feddwa.errors import InputError, require
+from feddwa.groups import expanded
 from feddwa.params import Option, fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, check_dataset, label, located
 
@@ -37,7 +38,7 @@ class CompareConfig(RunOptions):
 
     algorithm: Annotated[str, Option(hidden=True)] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
-    """Names from `feddwa list algorithms`; a --param goes to every one of them that has it."""
+    """`feddwa list algorithms`: names, all, @paper, @global, ...; a --param goes to every one that has it."""
 
 
 def run_command(options: RunOptions) -> int:
@@ -80,7 +81,9 @@ def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
 def compare_command(config: CompareConfig) -> int:
     """`feddwa compare`."""
     check_dataset(config.dataset)
-    for name in config.algorithms:
+    names, brought = expanded(config.algorithms)
+    config = dataclasses.replace(config, algorithms=names)
+    for name in names:
         ALGORITHMS.check(name, "--algorithms")
     config.run_config().checked()
 
@@ -88,11 +91,14 @@ def compare_command(config: CompareConfig) -> int:
 
     out = Path(config.out) if config.out else default_path("compare", config.dataset)
     check_free(str(out))
-    return compare_runs(config, out)
+    return compare_runs(config, out, brought)
 
 
-def compare_runs(config: CompareConfig, out: Path) -> int:
-    """All runs of a comparison: those that are finished are read back, one that was interrupted continues."""
+def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ()) -> int:
+    """All runs of a comparison: those that are finished are read back, one that was interrupted continues.
+
+    brought: names that a group stands for; those that do not suit the task are left out.
+    """
     from feddwa.build import load_task, make_network, settled
     from feddwa.experiment import resume_task, run_task
     from feddwa.report.page import write_report
@@ -111,6 +117,8 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)
     configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
+    config = _suited(console, config, configs, task, brought)
+    configs = {name: each for name, each in configs.items() if name in map(label, config.algorithms)}
     measured = _tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
     configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}
@@ -127,6 +135,25 @@ def compare_runs(config: CompareConfig, out: Path) -> int:
     if config.quiet:
         print(out)
     return status
+
+
+def _suited(
+    console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task", brought: Container[str]
+) -> CompareConfig:
+    """A comparison without those of its groups' algorithms that do not suit network and data; others raise."""
+    from feddwa.build import check_suited, make_engine
+
+    kept = []
+    for name in config.algorithms:
+        own = configs[label(name)]
+        try:
+            check_suited(own, make_engine(own, task))
+            kept.append(name)
+        except InputError as error:
+            if name not in brought:
+                raise
+            console.print(f"left out {name}: {error}", highlight=False, markup=False, soft_wrap=True)
+    return dataclasses.replace(config, algorithms=tuple(kept))
 
 
 def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:

@@ -133,8 +133,8 @@ class Engine:
         return self.flops_of(client, step, state, constants, samples)
 
     def flops_of(self, client: Client, step: Step, state: StepState, constants: StepState, samples: int) -> int:
-        """The same of a client of one's own; counted once for a step and a number of samples."""
-        known = (step, samples)
+        """The same of a client of one's own; counted once for a step, what it moves and a number of samples."""
+        known = (step, samples, _layout(state))
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
             batch, parts = self.data.batch(index, self.dtype), dict(state)

@@ -114,6 +114,20 @@ def task_loss(net: Net, params: Model, batch: Batch) -> Tensor:
     return net.loss(params, batch)
 
 
+@dataclass(frozen=True)
+class Completed:
+    """An objective of some of a network's parameters; the others come as the constants `fixed` and stand still.
+
+    They are neither differentiated nor given to an optimiser, so that neither momentum nor decay can move them.
+    """
+
+    objective: Objective
+
+    def __call__(self, net: Net, params: Model, batch: Batch, fixed: Model, **constants: Model) -> Tensor:
+        """The objective of all parameters together."""
+        return self.objective(net, Model({**params, **fixed}), batch, **constants)
+
+
 class Client(Protocol):
     """What a step function sees of its client."""
 

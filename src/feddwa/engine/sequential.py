@@ -146,9 +146,9 @@ def _sgd(
     constants: StepState,
     batches: Iterator[tuple[PlainClient, Batch]],
 ) -> Model:
-    """`model` after a step of torch's own optimiser for every batch."""
+    """`model` after a step of torch's own optimiser for every batch; parameters that it lacks are constants."""
     load(module, model)
-    parameters = trainable(module)
+    parameters = {name: value for name, value in trainable(module).items() if name in model}
     optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
     for client, batch in batches:
         optimiser.zero_grad()

@@ -10,7 +10,7 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
-from feddwa.engine.network import Client, Objective, SGDStep, Step, descend, task_loss
+from feddwa.engine.network import Client, Completed, Objective, SGDStep, Step, descend, task_loss
 from feddwa.engine.rows import row, row_of_parts, scale, take, zeros
 from feddwa.engine.types import Memory, Model, Parts, Stack, StepState
 
@@ -68,9 +68,15 @@ class Trainer:
         steps: int | None = None,
         lr: float | None = None,
         purpose: str = "train",
+        fixed: Stack | None = None,
         **constants: Stack,
     ) -> tuple[Stack, Memory]:
-        """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on."""
+        """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on.
+
+        fixed: parameters that stand still, where `model` has the others alone: a head under which a body is trained.
+        """
+        if fixed is not None:
+            objective, constants = Completed(objective), {**constants, "fixed": fixed}
         step = SGDStep(self.lr if lr is None else lr, objective)
         state, memory = self.train(
             step, {"model": model}, memory, constants, epochs=epochs, steps=steps, purpose=purpose
