@@ -90,6 +90,7 @@ class Algorithm:
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
+    evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
     numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart

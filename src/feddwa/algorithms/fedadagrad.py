@@ -19,6 +19,7 @@ class FedAdagrad(FedOpt):
 
     title = "FedAdagrad"
     summary = "FedAvg with Adagrad on the server"
+    kind, year = "global", 2021
 
     server_lr: float = 0.1
     """eta_g: the server's rate."""

@@ -18,6 +18,7 @@ class FedAdam(Decaying):
 
     title = "FedAdam"
     summary = "FedAvg with Adam on the server"
+    kind, year = "global", 2021
 
     def second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         """An exponential mean."""

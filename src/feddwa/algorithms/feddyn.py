@@ -36,6 +36,8 @@ class FedDyn(FedAvg):
 
     title = "FedDyn"
     summary = "a dynamic regulariser aligns local and global optima"
+    kind, year = "global", 2021
+    models_kept = 1
     updates = ("gradient",)
 
     alpha: float = 0.01

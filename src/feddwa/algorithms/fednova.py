@@ -27,6 +27,8 @@ class FedNova(FedAvg):
 
     title = "FedNova"
     summary = "FedAvg by normalised updates: unequal local steps do not bias it"
+    kind, year = "global", 2020
+    discloses = "its trained model, how many steps it made"
     numbers_up = 1
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:

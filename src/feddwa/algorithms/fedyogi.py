@@ -19,6 +19,7 @@ class FedYogi(Decaying):
 
     title = "FedYogi"
     summary = "FedAvg with Yogi on the server"
+    kind, year = "global", 2021
 
     def second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         """A step of (1 - beta2) D^2 towards D^2."""

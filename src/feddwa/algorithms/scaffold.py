@@ -52,9 +52,12 @@ class SCAFFOLD(FedAvg):
 
     title = "SCAFFOLD"
     summary = "control variates correct the drift of clients"
+    kind, year = "global", 2020
     models_down = models_up = 2
+    models_kept = 1
     server_ops = "2 * m"
     updates = ("control",)
+    discloses = "its trained model, its mean gradient"
 
     server_lr: float = 1.0
     """eta_g: how far the server follows the mean update."""

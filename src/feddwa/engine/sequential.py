@@ -134,7 +134,7 @@ class SequentialTrainer(Trainer):
         """The batches of row `number` in their order, each with a client whose dropout has the batch's key."""
         for order, noise in schedule.orders:
             own = order[number, : schedule.sizes[number]]
-            for count, samples in enumerate(own.split(schedule.width)):
+            for count, samples in enumerate(own.split(schedule.width) if len(own) else ()):
                 key = keys.fold(noise[number], count)
                 yield PlainClient(module, self.engine.loss, key), self.engine.data.batch(samples, self.engine.dtype)
 

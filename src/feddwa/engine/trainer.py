@@ -93,19 +93,23 @@ class Trainer:
         epochs: int | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
+        samples: Tensor | None = None,
         split: str = "train",
         purpose: str = "train",
     ) -> tuple[Parts, Memory]:
         """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
-        `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the
-        same from round to round (a function, a method of a frozen dataclass): its compiled program is found by it.
+        `steps` ends an epoch after so many batches; else its last short batch is kept. samples: (m,) on the CPU, how
+        many of its samples each client's epoch has at most, the first of its order; a row without any stays as it is.
+        `step` must be hashable and the same from round to round (a function, a method of a frozen dataclass): its
+        compiled program is found by it.
         """
         epochs = self.epochs if epochs is None else epochs
         width = batch_size or self.batch_size
         work = {**state, "buffers": memory["buffers"]}
         orders = [self._order(split, purpose, epoch) for epoch in range(epochs)]
         sizes = self.sizes(split) if steps is None else self.sizes(split).clamp(max=steps * width)
+        sizes = sizes if samples is None else sizes.minimum(samples)
         schedule = Schedule(step, orders, sizes, width)
         self._count_flops(work, constants, schedule)
         new = dict(self._advance(work, constants, schedule))
