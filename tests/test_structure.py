@@ -18,7 +18,7 @@ ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
 LAYERS = (
     {"errors", "storage", "params", "checkpoint"},  # values, files: nothing of the field
-    {"built_in", "plugins", "data", "models", "scoring"},
+    {"built_in", "groups", "plugins", "data", "models", "scoring", "evaluation"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feddwa.algorithms import Algorithm
 from feddwa.engine import Cohort, Memory, Message, Model, Parts, ServerState, Stack
 from feddwa.engine.network import trainable
 from feddwa.engine.rows import count, repeat
@@ -27,10 +26,11 @@ KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and me
 
 def batchnorm_parameters(module: nn.Module) -> tuple[str, ...]:
     """The names of the trainable scales and shifts of BatchNorm layers, which are found by their type."""
-    return tuple(f"{name}.{key}" for name, layer in _layers(module) for key in trainable(layer))
+    return tuple(f"{name}.{key}" for name, layer in batchnorm_layers(module) for key in trainable(layer))
 
 
-def _layers(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+def batchnorm_layers(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+    """The BatchNorm layers of a network by name."""
     return [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
 
 
@@ -44,13 +44,9 @@ class BatchNormPolicy:
     updates: tuple[str, ...]  # parts that are differences of models, into which no parameter is inserted
 
     @classmethod
-    def of(cls, policy: str, module: nn.Module, algorithm: Algorithm) -> "BatchNormPolicy":
-        """The policy named `policy` for a network and an algorithm. Without BatchNorm all policies are one."""
-        layers, own = _layers(module), batchnorm_parameters(module)
-        if layers and policy not in algorithm.policies:
-            title = getattr(algorithm, "title", type(algorithm).__name__)
-            why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
-            raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
+    def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
+        """The policy named `policy` for a network; updates: `Algorithm.updates`."""
+        layers, own = batchnorm_layers(module), batchnorm_parameters(module)
         moving = tuple(
             f"{name}.{key}"
             for name, layer in layers
@@ -62,7 +58,6 @@ class BatchNormPolicy:
             raise InputError(
                 "--batchnorm all-local: every trainable parameter is BatchNorm's, so nothing would be sent"
             )
-        updates = algorithm.updates
         return cls(own if policy == "all-local" else (), moving if policy == "mean" else (), names, updates)
 
     def setup(

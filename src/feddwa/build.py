@@ -14,13 +14,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
-from feddwa.batchnorm import BatchNormPolicy
 from feddwa.config import RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
 from feddwa.data.dataset import Dataset, with_numbers
-from feddwa.data.federated import NetworkInput, federate, to_device
+from feddwa.data.federated import HELD_OUT, NetworkInput, federate, to_device
 from feddwa.data.files import first_line
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
@@ -36,7 +35,7 @@ from feddwa.errors import InputError
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
-from feddwa.sides import begin, problem_of
+from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -150,6 +149,17 @@ def check_single_samples(engine: Engine) -> None:
         ) from None
 
 
+def check_validation(config: RunConfig, engine: Engine) -> None:
+    """Somebody must have samples to validate with."""
+    held_out = engine.data.validation_sizes
+    if held_out is not None and not held_out.any():
+        most = int(engine.data.splits["train"].sizes.max())
+        raise InputError(
+            f"--validation {config.validation}: holds out nothing, as clients have {most} training samples at most; "
+            "take a larger share"
+        )
+
+
 def check_trainable(module: nn.Module) -> None:
     """There must be something to train."""
     if not trainable(module):
@@ -201,7 +211,18 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
     loss = loss_of(config, task.dataset)
-    engine = engine_on(config.make_algorithm(), module, task, device, settings, config.seed, dtype, loss)
+    engine = engine_on(
+        config.make_algorithm(),
+        module,
+        task,
+        device,
+        settings,
+        config.seed,
+        dtype,
+        loss,
+        validation=config.validation,
+        in_time=config.in_time,
+    )
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
@@ -221,6 +242,7 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
     check_single_samples(engine)
+    check_validation(config, engine)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
 
@@ -228,7 +250,7 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
 def check_suited(config: RunConfig, engine: Engine) -> None:
     """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
     algorithm = config.make_algorithm()
-    policy = BatchNormPolicy.of(config.batchnorm, engine.module, algorithm)
+    policy = policy_of(algorithm, config.batchnorm, engine.module)
     begin(algorithm, policy, problem_of(engine), engine.initial()[1])
 
 
@@ -255,10 +277,20 @@ def engine_on(
     seed: int,
     dtype: torch.dtype,
     loss: Loss = F.cross_entropy,
+    *,
+    validation: float = 0.0,
+    in_time: bool = False,
 ) -> Engine:
-    """An engine for a task, its training data split as the algorithm declares."""
+    """An engine for a task, its training data split as the algorithm declares.
+
+    validation: share of training data that is held out before; in_time: whether these are each client's last.
+    """
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
+    if validation:
+        clients, longest = torch.arange(data.clients), int(data.splits["train"].sizes.max())
+        draws = keys.bits(keys.key(seed, HELD_OUT, clients), longest + 1).numpy()
+        data = data.hold_out(validation, None if in_time else draws)
     data = algorithm.split(data, np.random.default_rng(keys.seed_of(keys.key(seed, "validation"))))
     return Engine(module, data, settings, seed, loss, dtype)

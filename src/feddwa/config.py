@@ -13,6 +13,7 @@ from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
+from feddwa.evaluation import EvaluationOptions
 from feddwa.params import AtMost, Option, Repeats
 from feddwa.plugins import (
     ALGORITHMS,
@@ -42,7 +43,7 @@ WHERE_AND_HOW = (
 
 
 @dataclass(frozen=True)
-class RunConfig(DataOptions):
+class RunConfig(EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -182,6 +183,7 @@ class RunConfig(DataOptions):
         if self.given() and DATASETS.knows(self.dataset):
             self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
         self.check_options()
+        self.check_evaluation()
         if self.fault:
             from feddwa.faults import Faults
 

@@ -220,7 +220,8 @@ def _finish(
     engine, data = federation.engine, federation.engine.data
     names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
     card = store.card_of(config, task.dataset, engine)
-    found = record(SimulatedRounds(federation, card), config.rounds or 0, names, data.device, observe, directory, past)
+    source, rounds = SimulatedRounds(federation, card), config.rounds or 0
+    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop)
     models, buffers = found.trained.parts()
     path = None if directory is None else str(directory.path)
     return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, path, found.trained)

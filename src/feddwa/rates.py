@@ -84,7 +84,7 @@ def write(path: Path, config: RunConfig, task: Task) -> None:
 def _name(config: RunConfig, task: Task) -> object:
     """What a search depends on."""
     network = config.model, config.model_arg, config.loss, config.dtype, config.batch_size, config.seed
-    return "rate", network, task.partition.train[0].tobytes()
+    return "rate", network, config.validation, task.partition.train[0].tobytes()
 
 
 def _search(config: RunConfig, task: Task) -> Search:

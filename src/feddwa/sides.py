@@ -7,13 +7,15 @@ ServerApp runs the server side. Only messages pass between them, and `BatchNormP
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms import Algorithm, Info, Problem
-from feddwa.batchnorm import BatchNormPolicy, batchnorm_parameters
+from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
+from feddwa.data.federated import HELD_OUT
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -46,6 +48,15 @@ def problem_of(engine: Engine) -> Problem:
     return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
 
 
+def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
+    """The BatchNorm policy of a federation; one that does not suit the algorithm is refused where it would matter."""
+    if policy not in algorithm.policies and batchnorm_layers(module):
+        title = getattr(algorithm, "title", type(algorithm).__name__)
+        why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
+        raise InputError(f"--batchnorm {policy}: {why}; take {' or '.join(algorithm.policies)}")
+    return BatchNormPolicy.of(policy, module, algorithm.updates)
+
+
 def begin(
     algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model
 ) -> tuple[ServerState, Memory]:
@@ -73,7 +84,7 @@ class ClientSide:
         cls, algorithm: Algorithm, engine: Engine, batchnorm: str, chunk: int | None, sequential: bool = False
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
-        policy = BatchNormPolicy.of(batchnorm, engine.module, algorithm)
+        policy = policy_of(algorithm, batchnorm, engine.module)
         chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
         return cls(algorithm, policy, engine, chunk, sequential)
 
@@ -108,7 +119,7 @@ class ClientSide:
             raise
 
     def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
+        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}")
 
@@ -123,7 +134,7 @@ class ClientSide:
         return found["model"], found["buffers"]
 
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
-        """Test scores (m,) of the personalised models; arguments as in `personal`."""
+        """Scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
             self._evaluate(*block, f"before round {round}") for block in self._personal(ids, round, message, memory)
         ]
@@ -140,10 +151,12 @@ class ClientSide:
             yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str) -> Scores:
-        """Test scores (m,), metrics of the run included; `when` stands in errors of theirs."""
-        score = evaluate_one_by_one if self.sequential else evaluate
+        """Scores (m,), metrics of the run included; `when` stands in errors of theirs."""
+        evaluation = evaluate_one_by_one if self.sequential else evaluate
+        score = partial(evaluation, self.engine, model, buffers, ids, metrics=self.engine.metrics)
         try:
-            return score(self.engine, model, buffers, ids, metrics=self.engine.metrics)
+            validation = score(split=HELD_OUT) if HELD_OUT in self.engine.data.splits else None
+            return score(split="test")._replace(validation=validation)
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
 

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 PIXELS = 8  # width and height of a weight in the image
+SERIES = {  # of a line of metrics.jsonl -> what they are called
+    "before": "before training",
+    "after": "after training",
+    "validation": "validation, before training",
+    "validation_after": "validation, after training",
+}
 WIDEST = 1024  # pixels of an image of many clients, whose weights are smaller then; one each at least
 
 
@@ -59,9 +65,10 @@ class TensorBoard:
 
 def _scalars(line: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Name -> value of everything in a line of metrics.jsonl that is a number."""
-    found = [(f"loss/{when} training", line.get(f"loss_{when}")) for when in ("before", "after")]
-    for when in ("before", "after"):
-        found += [(f"accuracy {when} training/{name}", value) for name, value in line.get(when, {}).items()]
+    found = []
+    for when, told in SERIES.items():
+        found.append((f"loss/{told}", line.get(f"loss_{when}")))
+        found += [(f"accuracy {told}/{name}", value) for name, value in line.get(when, {}).items()]
     found += [(f"cost/{name}", line.get(name)) for name in ("bytes_up", "bytes_down", "flops", "participants")]
     found += [(f"seconds/{phase}", value) for phase, value in line.get("seconds", {}).items()]
     return [(name, value) for name, value in found if value is not None]

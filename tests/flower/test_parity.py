@@ -21,7 +21,7 @@ from tests.test_frozen import frozen_body
 
 SAME = (
     "round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops",
-    "server_flops",
+    "server_flops", "validation", "validation_after", "loss_validation", "loss_validation_after",
 )  # fmt: skip
 
 
@@ -66,6 +66,22 @@ def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     same_lines(lines, reference.metrics)
     same_models(models, {**reference.models, **reference.buffers})
     assert not any("missing" in line for line in lines)
+
+
+def test_held_out_samples_and_an_early_end_are_the_simulators(tmp_path):
+    """Nodes hold the same samples out, the server weights by their number and stops after the same round."""
+    options = {"algorithm": "local", "clients": 4, "rounds": 12, "lr": 1.0, "epochs": 3, "participation": 0.5}
+    options |= {"validation": 0.25, "early_stop": 1}
+    lines, models, _ = federated(tmp_path, 2, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    assert "validation_after" in lines[0]
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers})
+    stopped = [
+        json.loads((tmp_path / name / "record.json").read_text())["stopped"] for name in ("federated", "simulated")
+    ]
+    assert stopped[0] == stopped[1]
+    assert stopped[0]["round"] < 12
 
 
 @pytest.mark.slow

@@ -5,17 +5,20 @@ side never sees data. Everything that crosses between them is a message, a mappi
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
+from feddwa.algorithms.problem import Problem
 from feddwa.data.federated import FederatedData
-from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
+from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError
+
+__all__ = ["Algorithm", "Info", "Numbers", "Problem"]
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -23,42 +26,6 @@ from feddwa.errors import InputError, require
 Info = Mapping[str, Tensor]
 Numbers = Mapping[str, float]  # those of one round
 Amount = float | str  # a number, or an expression that has one
-
-NO_LAST = "this network has no linear layer that is trained"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is known before the first round."""
-
-    initial: Model  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
-    clients: int  # N
-    sizes: Tensor  # (N,) training samples of each client
-    label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
-    head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
-    seed: int = 0  # of the run, for draws of the server
-    buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
-    batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
-
-    def head_named(self, chosen: str) -> tuple[str, ...]:
-        """The names of the parameters of a head, in the network's order; what is left over is the body.
-
-        chosen: "last", the last linear layer, or layers and parameters by name, separated by commas. BatchNorm's
-        statistics belong to neither: the BatchNorm policy alone says whether they are exchanged.
-        """
-        if chosen == "last":
-            require(bool(self.head), "--param head", chosen, f"names of layers: {NO_LAST}")
-            names = set(self.head)
-        else:
-            wanted = [name.strip() for name in chosen.split(",")]
-            parts = {each: {name for name in self.initial if f"{name}.".startswith(f"{each}.")} for each in wanted}
-            unknown = next((each for each, own in parts.items() if not own), None)
-            known = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in self.initial))
-            require(unknown is None, "--param head", unknown, f"last, or trainable layers of the network: {known}")
-            names = set.union(*parts.values())
-        whole = len(names) == len(self.initial)
-        require(not whole, "--param head", chosen, "some of the network's trainable parameters; these are all of them")
-        return tuple(name for name in self.initial if name in names)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """FedDWA+, our own: mix clients whose updates point the same way, by layer, at FedAvg's traffic and computation.
 
-FedDWA weights clients by the distance of their models, which does not tell label skew from concept shift. FedDWA+
-weights them by the cosine similarity of their updates. Client i trains w_i for an epoch, on one half of its data and
-then on the other, to v_i. For every layer by itself:
+FedDWA weights clients by distances of models, which do not tell label skew from concept shift; FedDWA+ by the cosine
+similarity of updates. Client i trains w_i for an epoch, one half of its data after the other, to v_i. For every layer:
 
     d_i  = v_i - w_i                      update of the epoch
     c_ij = cos(d_i, d_j), j != i          unbiased by noise, because i and j have independent data
@@ -42,6 +41,7 @@ from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
+UPDATES = (*HALVES, "agreed_update")
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
-    kind, year = "collaboration", 2026
+    kind, year, halves = "collaboration", 2026, True
     models_down = models_up = passes = 1
     numbers_up, server_ops = "layers", "m**2 + N**2"
-    halves, stackable = True, ("power", "average", "granularity", "prior", "freeze")
+    stackable = ("power", "average", "granularity", "prior", "freeze")
     models_kept, numbers_kept = 4, "classes + 1"
     discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
@@ -81,12 +81,7 @@ class FedDWAPlus(Algorithm):
         statistics = {name: value for name, value in problem.buffers.items() if value.is_floating_point()}
         average, none = repeat({**problem.initial, **statistics}, n), repeat(zeros(problem.initial), n)
         rounds, prior = {"taken": torch.zeros(n, dtype=torch.float64)}, log_prior(problem, self.prior)
-        memory = {
-            "average": average,
-            "rounds": rounds,
-            "prior": prior,
-            **dict.fromkeys((*HALVES, "agreed_update"), none),
-        }
+        memory = {"average": average, "rounds": rounds, "prior": prior, **dict.fromkeys(UPDATES, none)}
         return {"model": repeat(problem.initial, n), "cosine_sum": sums, "weight_sum": sums}, memory
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:

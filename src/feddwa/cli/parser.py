@@ -14,6 +14,7 @@ from feddwa.built_in import fields_text
 from feddwa.config_file import from_toml
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
+from feddwa.evaluation import EvaluationOptions
 from feddwa.params import Option
 
 Options = TypeVar("Options")
@@ -22,7 +23,7 @@ WIDEST, INDENT = 100, 24  # of a help screen, and of the text about an option
 PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
-OWN_DATA = params.fields_of(DataOptions)  # a group of its own in the help
+GROUPS: dict[str, type] = {"own data": DataOptions, "evaluation": EvaluationOptions}  # of their own in the help
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
 
@@ -97,9 +98,11 @@ def arguments_of(kind: type) -> list[Argument]:
 
 def add_arguments(parser: argparse.ArgumentParser, kind: type) -> dict[str, argparse.Action]:
     """Give a parser what a command takes: field -> what argparse made of it. What is not given has no value."""
-    found, own_data = {}, parser.add_argument_group("own data")
+    found = {}
+    groups = {title: parser.add_argument_group(title) for title, own in GROUPS.items() if issubclass(kind, own)}
+    places = {field: group for title, group in groups.items() for field in params.fields_of(GROUPS[title])}
     for argument in arguments_of(kind):
-        place = own_data if argument.field in OWN_DATA else parser
+        place = places.get(argument.field, parser)
         add = functools.partial(place.add_argument, default=argparse.SUPPRESS)
         settings: dict[str, Any] = {"metavar": argument.metavar}
         if argument.plain is bool:

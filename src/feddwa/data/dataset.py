@@ -97,11 +97,32 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[
         lonely = int(np.flatnonzero(sizes == 1)[0])
         raise InputError(f"client {lonely} has 1 sample, must be at least 2 (train and test)")
     wanted = np.clip(np.rint(share * sizes), 1, np.maximum(sizes - 1, 1)).astype(np.int64)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position inside the owner's rows
-    quota, size = np.repeat(wanted, sizes), np.repeat(sizes, sizes)
-    # Evenly spaced picks: row p of s is taken where floor((p + 1) * q / s) steps up; exactly q of the s rows are.
-    is_test = (place + 1) * quota // size > place * quota // size
+    is_test = evenly(sizes, wanted)
     return np.concatenate([np.sort(order[~is_test]), np.sort(order[is_test])]), int((~is_test).sum())
+
+
+def evenly(sizes: np.ndarray, wanted: np.ndarray, start: np.ndarray | int = 0) -> np.ndarray:
+    """Which rows are picked, (sum of sizes,) bool: of owner i's sizes[i] rows wanted[i], evenly spaced.
+
+    start: (N,) by how much each owner's picks are shifted; without a shift its last row is always among them.
+    """
+    place = _places(sizes) + np.repeat(np.broadcast_to(start, sizes.shape), sizes)
+    quota, size = np.repeat(wanted, sizes), np.repeat(sizes, sizes)
+    # Row p of s is picked where floor((p + 1) * q / s) steps up; so are exactly q of any s rows in a row.
+    picked: np.ndarray = (place + 1) * quota // size > place * quota // size
+    return picked
+
+
+def at_the_end(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The same with the last rows of every owner."""
+    picked: np.ndarray = _places(sizes) >= np.repeat(sizes - wanted, sizes)
+    return picked
+
+
+def _places(sizes: np.ndarray) -> np.ndarray:
+    """(sum of sizes,) of every row its place among its owner's."""
+    places: np.ndarray = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
 
 
 def hold_out_last(owner: np.ndarray, when: np.ndarray | None = None, share: float = 0.2) -> tuple[np.ndarray, int]:
@@ -112,6 +133,5 @@ def hold_out_last(owner: np.ndarray, when: np.ndarray | None = None, share: floa
     order = np.lexsort((np.arange(len(owner)), np.zeros(len(owner)) if when is None else when, owner))
     sizes = np.bincount(owner)
     wanted = np.clip(np.rint(share * sizes), 1, np.maximum(sizes - 1, 1)).astype(np.int64)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    is_test = place >= np.repeat(sizes - wanted, sizes)
+    is_test = at_the_end(sizes, wanted)
     return np.concatenate([order[~is_test], order[is_test]]), int((~is_test).sum())

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa.data.dataset import Dataset, NamedClients
+from feddwa.data.dataset import Dataset, NamedClients, at_the_end, evenly
 from feddwa.data.partition import Partition
 
 NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
+HELD_OUT = "held_out"  # the split that --validation makes; "validation" is one that a method trains its weights on
+LEFT = 2  # training samples that a client keeps: some methods divide them once more
 
 
 class Batch(NamedTuple):
@@ -31,7 +33,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one kind (train, validation, second_half, test) of every client."""
+    """The samples of one kind (train, validation, second_half, held_out, test) of every client."""
 
     index: Tensor  # (N, longest) int64 row numbers into the samples; meaningless beyond a client's size
     sizes: Tensor  # (N,) int64, on the CPU
@@ -43,7 +45,7 @@ class FederatedData(NamedClients):
 
     x: NetworkInput  # (n, *shape) uint8, float or int64
     y: Tensor  # (n,)
-    splits: Mapping[str, Split]  # "train", "test" and, where an algorithm declares one, a second training split
+    splits: Mapping[str, Split]  # "train", "test", a second training split where an algorithm declares one, "held_out"
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
     shift: Tensor | None
@@ -85,17 +87,53 @@ class FederatedData(NamedClients):
         """
         if self.y.ndim != 1 or self.y.is_floating_point() or self.classes < 1:
             return None
-        return torch.stack([self._counts(split) for name, split in self.splits.items() if name != "test"]).sum(0)
+        own = [split for name, split in self.splits.items() if name not in ("test", HELD_OUT)]
+        return torch.stack([self._counts(split) for split in own]).sum(0)
 
     def _counts(self, split: Split) -> Tensor:
         own = zip(split.index, split.sizes.tolist(), strict=True)
         return torch.stack([torch.bincount(self.y[row[:size]], minlength=self.classes) for row, size in own]).cpu()
 
+    @property
+    def validation_sizes(self) -> Tensor | None:
+        """(N,) samples that each client validates with; None where nothing is held out."""
+        return self.splits[HELD_OUT].sizes if HELD_OUT in self.splits else None
+
+    def hold_out(self, share: float, draws: np.ndarray | None) -> "FederatedData":
+        """The same data with a share of every client's training samples in the split HELD_OUT, for validation alone.
+
+        draws: (N, longest + 1) random numbers of the client's samples, in the order of their rows, and one more. By
+        them samples are taken evenly over the client's classes. None: the client's last rows, which are its latest.
+        Two training samples stay; a client that has no more, or a small share of few, gives none.
+        """
+        sizes = self.splits["train"].sizes.numpy()
+        rows = np.concatenate([np.sort(own) for own in self.rows("train")])
+        wanted = np.minimum(np.rint(share * sizes), np.maximum(sizes - LEFT, 0)).astype(np.int64)
+        if draws is None:
+            held = at_the_end(sizes, wanted)
+        else:
+            strata = self.y.cpu().numpy()[rows] if self.labelled else np.zeros(len(rows))
+            own = np.arange(draws.shape[1]) < sizes[:, None]
+            order = np.lexsort((draws[own], strata, np.repeat(np.arange(len(sizes)), sizes)))
+            held = np.zeros(len(rows), dtype=bool)
+            held[order] = evenly(sizes, wanted, draws[:, -1] % sizes)
+        parts = {
+            "train": np.split(rows[~held], np.cumsum(sizes - wanted)[:-1]),
+            HELD_OUT: np.split(rows[held], np.cumsum(wanted)[:-1]),
+        }
+        return replace(self, splits={**self.splits, **{name: _split(own, self.device) for name, own in parts.items()}})
+
+    def rows(self, split: str) -> list[np.ndarray]:
+        """Every client's rows in a split."""
+        own = self.splits[split]
+        pairs = zip(own.index.cpu().numpy(), own.sizes.tolist(), strict=True)
+        return [index[:size] for index, size in pairs]
+
     def split_off(self, name: str, share: float, rng: np.random.Generator) -> "FederatedData":
         """The same data with a share of every client's *training* samples moved to the split `name`."""
-        train, kept, moved = self.splits["train"], [], []
-        for index, size in zip(train.index.cpu().numpy(), train.sizes.tolist(), strict=True):
-            order = rng.permutation(index[:size])
+        kept, moved = [], []
+        for rows in self.rows("train"):
+            order, size = rng.permutation(rows), len(rows)
             cut = min(max(1, round(share * size)), size - 1)  # at least one sample on either side
             moved.append(order[:cut])
             kept.append(np.sort(order[cut:]))

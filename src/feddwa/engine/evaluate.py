@@ -1,6 +1,7 @@
 """Every client's model on its own samples, all at once: accuracy, loss, and the metrics that a run asks for."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from feddwa.errors import InputError
 
 Metrics = Mapping[str, Metric]
 NOTHING: Metrics = MappingProxyType({})
+VALIDATION = "validation."  # begins the names of scores on held-out samples
 
 
 class MetricError(InputError):
@@ -22,21 +24,32 @@ class MetricError(InputError):
 
 
 class Scores(NamedTuple):
-    """How well each model does on its client's samples."""
+    """How well each model does on its client's test samples and, where some are held out, on those."""
 
     accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
     loss: Tensor  # (m,) float64, mean
     metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where it is not defined
+    validation: "Scores | None" = None  # the same on held-out training samples; NaN of a client that has none
 
     def named(self) -> dict[str, Tensor]:
-        """Name -> (m,) of all of them."""
-        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+        """Name -> (m,) of all of them; those on held-out samples are "validation.accuracy" and so on."""
+        held_out = {} if self.validation is None else self.validation.named()
+        validation = {f"{VALIDATION}{name}": value for name, value in held_out.items()}
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics, **validation}
 
     @classmethod
     def of(cls, named: Mapping[str, Tensor]) -> "Scores":
         """The reverse of `named`."""
-        metrics = {name: value for name, value in named.items() if name not in ("accuracy", "loss")}
-        return cls(named["accuracy"], named["loss"], metrics)
+        mine = {name: value for name, value in named.items() if not name.startswith(VALIDATION)}
+        held_out = {name.removeprefix(VALIDATION): value for name, value in named.items() if name not in mine}
+        metrics = {name: value for name, value in mine.items() if name not in ("accuracy", "loss")}
+        return cls(mine["accuracy"], mine["loss"], metrics, cls.of(held_out) if held_out else None)
+
+
+def score_names(metrics: Iterable[str], validation: bool) -> tuple[str, ...]:
+    """The names of the scores of a run with these metrics, in the order of `Scores.named`."""
+    own = ("accuracy", "loss", *metrics)
+    return (*own, *(f"{VALIDATION}{name}" for name in own)) if validation else own
 
 
 def map_scores(function: Callable[..., Tensor], *scores: Scores) -> Scores:
@@ -66,6 +79,9 @@ def measured(
     found: dict[str, list[float]] = {name: [] for name in metrics}
     own = engine.data.splits[split]
     for client, parts in zip(ids.tolist(), outputs, strict=True):
+        if not own.sizes[client]:
+            found = {name: [*values, math.nan] for name, values in found.items()}
+            continue
         if metrics:
             given = torch.cat(list(parts)).cpu()
             given = given.float() if given.dtype == torch.bfloat16 else given  # which NumPy does not have

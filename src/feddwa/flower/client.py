@@ -78,6 +78,8 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "names": names_digest(dataset),
     }
     sizes = {name: data.splits[name].sizes[site.numbers] for name in ("train", "test")}
+    if data.validation_sizes is not None:
+        sizes["validation"] = data.validation_sizes[site.numbers]
     counts = data.label_counts()
     if config.make_algorithm().discloses_labels and counts is not None:
         sizes["labels"] = counts[site.numbers]

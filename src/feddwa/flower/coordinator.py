@@ -20,6 +20,7 @@ from flwr.supercore import log
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.build import fitted
 from feddwa.engine import Cohort, Memory, ServerState, keys
+from feddwa.engine.evaluate import score_names
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, to_devices
 from feddwa.federation import Round
@@ -60,7 +61,8 @@ class Coordinator:
     def start(self) -> None:
         """Wait for nodes, then make the initial server state, or grow the restored one by rows that are new."""
         self.algorithm = self.config.make_algorithm()
-        self.nodes = Participation(self.grid, self.registry, self.algorithm.discloses_labels, self.simulated)
+        discloses, validated = self.algorithm.discloses_labels, self.config.validation > 0
+        self.nodes = Participation(self.grid, self.registry, discloses, validated, self.simulated)
         self._wait_for_nodes()
         assert self.registry.task is not None
         inputs, targets, classes, _ = self.registry.task
@@ -125,8 +127,8 @@ class Coordinator:
         with costs.phase("server", device):
             download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
             signature = self.probe.upload_signature(download, self.memory, self.round + 1) if trains else {}
-            metrics = tuple(self.probe.client_side.engine.metrics)
-            expected = Expected(signature, 1e6 * self.config.max_megabytes, device, metrics)
+            scores = score_names(self.probe.client_side.engine.metrics, self.config.validation > 0)
+            expected = Expected(signature, 1e6 * self.config.max_megabytes, device, scores)
             replies = collect_replies(assignments, answers, expected, self.registry.clients, missing)
             self._warn_of_lost_memory(replies.remembered)
             costs.bytes_down = message_bytes(download)

@@ -23,6 +23,7 @@ class Participation:
     grid: Grid
     registry: Registry
     labels: bool  # whether nodes disclose their label counts
+    validated: bool  # whether nodes tell how many samples they hold out
     simulated: bool  # nodes have no keys, as in Flower's simulation: their partition identifies them
     online: dict[int, str] = field(default_factory=dict)  # node id -> member, of registered nodes that are online
     unregistered: list[int] = field(default_factory=list)  # ids of online nodes whose description is not known yet
@@ -60,7 +61,7 @@ class Participation:
             try:
                 if isinstance(answer, str):
                     raise Malformed(answer)
-                described[node] = NodeDescription.of(answer, self.labels)
+                described[node] = NodeDescription.of(answer, self.labels, self.validated)
             except Malformed as error:
                 self._refuse(node, error)
         keys = {node: self.member_of.get(node) or f"partition-{each.first}" for node, each in described.items()}

@@ -22,6 +22,7 @@ from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
 
 LARGEST = 2**40  # samples of a client: above any real number, and sums over clients stay within int64
+TENSORS = ("train", "test", "labels", "validation")  # of a registry, one row a client
 MOST = 10_000  # clients of one node: the server holds a row for each
 
 
@@ -36,10 +37,14 @@ class NodeDescription:
     train: Tensor  # (k,) training samples
     test: Tensor  # (k,) test samples
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
+    validation: Tensor  # (k,) held-out training samples, 0 where the run has none
 
     @classmethod
-    def of(cls, content: RecordDict, disclosed: bool) -> "NodeDescription":
-        """Parse a reply to a query; disclosed: whether label counts are expected. Raises Malformed."""
+    def of(cls, content: RecordDict, disclosed: bool, validated: bool = False) -> "NodeDescription":
+        """Parse a reply to a query; raises Malformed.
+
+        disclosed: whether label counts are expected; validated: whether numbers of held-out samples are.
+        """
         facts, arrays = codec.settings(content, "facts"), codec.arrays(content, "sizes")
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
@@ -53,15 +58,17 @@ class NodeDescription:
             raise Malformed("a node that holds nothing, or too much")
         tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
         shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
+        shapes |= {"validation": (clients,)} if validated else {}
         for name, expected in shapes.items():
             value = tensors.get(name)
             if value is None or value.shape != expected or value.dtype != torch.int64:
                 raise Malformed(f"sizes: no {name} of shape {expected}")
-            if not bool(((value >= (name != "labels")) & (value < LARGEST)).all()):
+            if not bool(((value >= (name in ("train", "test"))) & (value < LARGEST)).all()):
                 raise Malformed(f"sizes: {name} out of range")
         labels = tensors["labels"] if disclosed else torch.zeros(clients, classes, dtype=torch.int64)
         task = (inputs, targets, classes, names)
-        return cls(first, clients, total, task, tensors["train"], tensors["test"], labels)
+        held_out = tensors["validation"] if validated else torch.zeros(clients, dtype=torch.int64)
+        return cls(first, clients, total, task, tensors["train"], tensors["test"], labels, held_out)
 
 
 @dataclass
@@ -73,6 +80,7 @@ class Registry:
     train: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) training samples
     test: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) test samples
     labels: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))  # (N, C) label counts
+    validation: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) held-out samples
 
     @property
     def clients(self) -> int:
@@ -100,6 +108,7 @@ class Registry:
         self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[2])
         self.rows[key], places = rows, torch.tensor(rows)
         self.train[places], self.test[places], self.labels[places] = node.train, node.test, node.labels
+        self.validation[places] = node.validation
 
     def _extend(self, clients: int, classes: int) -> None:
         """Grow the tensors to `clients` rows; new rows are 0."""
@@ -107,10 +116,11 @@ class Registry:
         if more > 0:
             self.labels = F.pad(self.labels.reshape(self.clients, classes), (0, 0, 0, more))
             self.train, self.test = F.pad(self.train, (0, more)), F.pad(self.test, (0, more))
+            self.validation = F.pad(self.validation, (0, more))
 
     def tree(self) -> dict[str, Tensor]:
         """The tensors, for a checkpoint."""
-        return {"train": self.train, "test": self.test, "labels": self.labels}
+        return {name: getattr(self, name) for name in TENSORS}
 
     def facts(self) -> dict[str, Any]:
         """Everything else, for a checkpoint."""
@@ -122,7 +132,7 @@ class Registry:
         """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
         inputs, *others = facts["task"]
         task = Inputs.from_json(inputs), *others
-        return cls(dict(facts["rows"]), task, tree["train"], tree["test"], tree["labels"])
+        return cls(dict(facts["rows"]), task, *(tree[name] for name in TENSORS))
 
 
 def _inputs(text: str) -> Inputs:

@@ -58,7 +58,7 @@ def collect_replies(
     assignments: node id -> what was asked of it; answers: node id -> content of its reply, or why there is none;
     clients: N. Adds client -> reason to `missing` for every client whose reply or update is not used.
     """
-    names = ("accuracy", "loss", *expected.metrics)
+    names = expected.scores
     before = {name: torch.full((clients,), torch.nan, dtype=torch.float64) for name in names}
     answered: list[int] = []
     ids: list[int] = []

@@ -130,13 +130,19 @@ class FederatedRounds:
     def next(self) -> Entry:
         """Run a round."""
         outcome = self.coordinator.step()
-        line, clients = metric_lines(outcome, self.coordinator.registry.test)
+        line, clients = metric_lines(outcome, *self._sizes)
         log(INFO, "feddwa: round %d of %d: %s", self.finished, self.coordinator.config.rounds, line["before"])
         return Entry(line, clients, outcome.round)
 
     def last(self) -> Entry:
         """Evaluate the final models of all clients; nodes write them to disk."""
-        return Entry(*metric_lines(self.coordinator.finish(), self.coordinator.registry.test, last=True))
+        return Entry(*metric_lines(self.coordinator.finish(), *self._sizes, last=True))
+
+    @property
+    def _sizes(self) -> tuple[Tensor, Tensor | None]:
+        """(N,) test samples of every client, and held-out ones where the run has any."""
+        registry = self.coordinator.registry
+        return registry.test, registry.validation if self.coordinator.config.validation else None
 
     def checkpoint(self) -> tuple[checkpoint.Tree, Mapping[str, Any]]:
         """The server's state."""
@@ -155,24 +161,29 @@ def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: ru
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
     names |= {"clients": coordinator.registry.clients, "seed": config.seed}
     device, rounds = coordinator.probe.client_side.engine.data.device, config.rounds or 0
-    return record(FederatedRounds(coordinator), rounds, names, device, directory=directory, past=past).summary
+    source = FederatedRounds(coordinator)
+    return record(source, rounds, names, device, directory=directory, past=past, patience=config.early_stop).summary
 
 
-def metric_lines(outcome: Outcome, test_sizes: Tensor, last: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def metric_lines(
+    outcome: Outcome, test_sizes: Tensor, validation_sizes: Tensor | None = None, last: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(line of metrics.jsonl, line of clients.jsonl) of a round; means are over the clients that answered.
 
-    test_sizes: (N,); last: the final evaluation, which follows the last round.
+    test_sizes, validation_sizes: (N,); last: the final evaluation, which follows the last round.
     """
     result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
     before = map_scores(lambda values: values[answered], result.before)
     number, cohort = result.cohort.round, result.cohort
+    held_out = None if validation_sizes is None else validation_sizes[answered]
     if last:
-        line = metrics.final_line(before, test_sizes[answered], number - 1)
+        line = metrics.final_line(before, test_sizes[answered], number - 1, validation_sizes=held_out)
         line |= {"missing": metrics.by_reason(result.missing)} if result.missing else {}
         clients = metrics.client_line(number, result.before, None, None)
     else:
         places = dataclasses.replace(cohort, ids=torch.searchsorted(answered, cohort.ids))
-        line = metrics.round_line(dataclasses.replace(result, cohort=places, before=before), test_sizes[answered])
+        known = dataclasses.replace(result, cohort=places, before=before)
+        line = metrics.round_line(known, test_sizes[answered], validation_sizes=held_out)
         clients = metrics.client_line(number, result.before, result.after, cohort.ids)
     if len(answered) < len(test_sizes):
         line["evaluated"] = len(answered)

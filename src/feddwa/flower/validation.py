@@ -5,7 +5,7 @@ that every client's upload must have. Then numbers must be finite. A reply with 
 a client whose numbers are not finite is refused alone. Neither can change another client's model.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +58,8 @@ class ShapeProbe:
         x, y = inputs.blank(SAMPLES + 1), layout.blank(targets, SAMPLES + 1)
         rows = np.arange(SAMPLES + 1)
         dataset = Dataset(config.dataset, x, y, SAMPLES, classes)
-        engine: Engine = make_engine(config, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
+        plain = replace(config, validation=0.0, early_stop=None)  # held-out samples are no part of an upload
+        engine: Engine = make_engine(plain, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
         side = ClientSide.of(config.make_algorithm(), engine, config.batchnorm, chunk=1)
         return cls(side, dataset, *engine.initial(), head_parameters(engine.module))
 
@@ -82,7 +83,7 @@ class Expected:
     signature: Signature  # of an upload
     limit: float  # bytes of all arrays of a reply
     device: torch.device  # to which uploads are copied
-    metrics: tuple[str, ...] = ()  # the run's, besides accuracy and loss
+    scores: tuple[str, ...]  # names of the scores of a model
 
 
 def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
@@ -92,13 +93,14 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
         raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
     numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
     before, after = (
-        Scores.of({name: _score(numbers, f"{when}.{name}", count) for name in ("accuracy", "loss", *expected.metrics)})
+        Scores.of({name: _score(numbers, f"{when}.{name}", count) for name in expected.scores})
         for when, count in (("before", tested), ("after", trains))
     )
     flops = _score(numbers, "flops", trains)
     if not bool((flops.isfinite() & (flops >= 0)).all()):
         raise Malformed("scores: flops out of range")
-    for accuracy in (before.accuracy, after.accuracy):
+    held_out = (scores.validation for scores in (before, after) if scores.validation is not None)
+    for accuracy in (scores.accuracy for scores in (before, after, *held_out)):
         if not bool(((accuracy >= 0) & (accuracy <= 1) | accuracy.isnan()).all()):
             raise Malformed("scores: accuracy out of range")
     upload = codec.unpack("upload", content, trains, expected.device) if trains else {}

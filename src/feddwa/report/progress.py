@@ -179,7 +179,7 @@ class _PlainJobs:
         def observe(line: Line) -> None:
             nonlocal shown
             tally.add(line)
-            if line["round"] > rounds:
+            if "participants" not in line:
                 took = human_seconds(time.monotonic() - tally.started)
                 self._print(f"{name}: done, {tally.score}, {tally.details()}, {took}")
             elif time.monotonic() - shown > PLAIN_EVERY:

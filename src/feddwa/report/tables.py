@@ -34,6 +34,8 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
     console.print(table)
     what = "Accuracy in percent" if first.measure.sign > 0 else "Loss, lower is better"
     more = f" Last {' and '.join(measured)}: likewise." if measured else ""
+    if config.validation:
+        more += f"\nValidation: on {100 * config.validation:g} % of each client's training data, held out."
     console.print(
         f"{what}: each client's personalised model on its own test data,\n"
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",

@@ -67,12 +67,14 @@ def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
         where = f"line {number}"
         _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
         _expect(_is_series(line.get("before")), path, f"{where} lacks the accuracies before the round")
-        loss = line.get("loss_before", "none")
-        _expect(loss is None or _number(loss), path, f"{where} lacks the loss before the round")
+        _expect(_is_loss(line.get("loss_before", "none")), path, f"{where} lacks the loss before the round")
         last = number == len(lines) and "participants" not in line
         _expect(last or _has_costs(line), path, f"{where} lacks participants or what they sent, computed or took")
         _expect(_is_metrics(line.get("metrics_before", {})), path, f"{where}: a metric is no number")
         _expect("after" not in line or _is_series(line["after"]), path, f"{where} has no accuracies after training")
+        for when in ("validation", "validation_after"):
+            valid = when not in line or (_is_series(line[when]) and _is_loss(line.get(f"loss_{when}", "none")))
+            _expect(valid, path, f"{where} has no accuracies or no loss on {when.replace('_', ' ')}")
         _expect(_is_missing(line.get("missing", {})), path, f"{where} does not tell whose updates are missing")
         _expect(_whole(line.get("evaluated", 0)), path, f"{where} does not tell how many clients were evaluated")
     return list(lines)
@@ -110,13 +112,14 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
     lists = all(isinstance(values, list) and all(map(_percent, values)) for values in series.values())
     _expect(lists and len(series.get("before.all", ())) > 1, path, f"{where}: series is not one of accuracies")
     lengths = {
-        len(values) - (name in ("before.all", "before.all_weighted", "before.honest"))
+        len(values) - (name.startswith(("before.", "validation.")) and "participants" not in name)
         for name, values in series.items()
     }
     _expect(len(lengths) == 1, path, f"{where}: series are not of the same rounds")
     _expect(all(map(_percent, content["clients"])), path, f"{where}: clients are not accuracies")
     _expect(_is_findings(content.get("findings", [])), path, f"{where}: findings are not pairs of level and text")
     _check_groups(path, content, where)
+    _expect(_is_stop(content.get("stopped")), path, f"{where} does not tell after which round it was stopped, and why")
     summary = content.get("summary", {})
     _expect(isinstance(summary, dict), path, f"{where}: summary is none")
     _expect(_whole(summary.get("lockstep", 1), 1), path, f"{where}: summary.lockstep is no number of runs")
@@ -144,6 +147,11 @@ def _check_groups(path: Path, content: Mapping[str, Any], where: str) -> None:
         sound = isinstance(lists, list) and all(isinstance(own, list) for own in lists) and len(lists) == clients
         sound = sound and all(_whole(each) and each < clients for own in lists for each in own)
         _expect(sound, path, f"{where}: the preferences of round {number} are not those of {clients} clients")
+
+
+def _is_stop(value: Any) -> bool:
+    rounds = value is None or (isinstance(value, dict) and all(_whole(value.get(k)) for k in ("round", "best_round")))
+    return rounds and (value is None or isinstance(value.get("why"), str))
 
 
 def _is_findings(values: Any) -> bool:
@@ -220,6 +228,10 @@ def _is_round(line: Mapping[str, Any], number: int) -> bool:
 def _is_series(values: Any) -> bool:
     known = isinstance(values, dict) and {"all", "all_weighted"} <= values.keys()
     return known and all(map(_percent, values.values()))
+
+
+def _is_loss(value: Any) -> bool:
+    return value is None or _number(value)
 
 
 def _is_metrics(values: Any) -> bool:

@@ -8,8 +8,10 @@ made        commit, dirty, hardware, versions
 costs       bytes_down, bytes_up, flops: of a participating client in a round, mean over rounds; server_flops: of a
             round; seconds: of the whole run, its share where runs shared the device
 series      accuracies in percent by round: "before.all" (one longer: the models that the run delivers),
-            "before.participants_weighted" (the paper's metric), ...: see `metrics.round_line`
+            "before.participants_weighted" (the paper's metric), "validation.all" on held-out training data, ...: see
+            `metrics.round_line`
 clients     every client's accuracy at the end, in percent; null where targets are not classes
+stopped     where --early-stop has ended the run: "round" after which, "best_round" by validation, "why" in words
 metrics     where the run has any: name -> "before" and "after" training -> mean over clients, by round
 findings    what went wrong: (level, text)
 groups      (N,) the true group of each client, where there are any
@@ -108,6 +110,8 @@ def make(
         "findings": [list(finding) for finding in findings],
         "summary": dict(summary),
     }
+    if "stopped" in summary:
+        content["stopped"] = summary["stopped"]
     if measured := metric_series(lines):
         content["metrics"] = measured
     if groups is not None:

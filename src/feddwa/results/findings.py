@@ -7,8 +7,8 @@ ahead of others.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,11 +56,17 @@ def went_wrong(
     return by_severity(found)
 
 
-def of_run(lines: Sequence[Line], partition: Description | None, finished: bool = True) -> list[Finding]:
-    """The same, with what is known of the clients' test data."""
+def of_run(
+    lines: Sequence[Line],
+    partition: Description | None,
+    finished: bool = True,
+    stopped: Mapping[str, Any] | None = None,
+) -> list[Finding]:
+    """The same, with what is known of the clients' test data, and a note where the run was `stopped` early."""
+    noted = [] if stopped is None else [Finding("note", stopped["why"])]
     if partition is None:
-        return went_wrong(lines, finished=finished)
-    return went_wrong(lines, partition.test_counts, finished, partition.client_name)
+        return [*went_wrong(lines, finished=finished), *noted]
+    return by_severity([*went_wrong(lines, partition.test_counts, finished, partition.client_name), *noted])
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -18,10 +18,13 @@ from feddwa.federation import Round
 
 Line = Mapping[str, Any]
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
+SERIES = ("before", "after", "validation", "validation_after")  # of accuracies, in a line
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
-def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) -> dict[str, Any]:
+def round_line(
+    result: Round, test_sizes: Tensor, honest: Tensor | None = None, validation_sizes: Tensor | None = None
+) -> dict[str, Any]:
     """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
@@ -29,6 +32,8 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
+    "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients that have
+    some; `validation_sizes`: (N,) how many, None where nothing is held out.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
@@ -51,6 +56,8 @@ def round_line(result: Round, test_sizes: Tensor, honest: Tensor | None = None) 
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
         **_numbers(result.info),
+        **_validation("validation", result.before, validation_sizes, ids, honest),
+        **_validation("validation_after", after, validation_sizes, ids, honest),
     } | ({"missing": missing} if missing else {})
 
 
@@ -75,24 +82,50 @@ def by_reason(missing: Mapping[int, str]) -> dict[str, list[int]]:
     return {why: [client for client, own in missing.items() if own == why] for why in sorted(set(missing.values()))}
 
 
-def final_line(scores: Scores, test_sizes: Tensor, rounds: int, honest: Tensor | None = None) -> dict[str, Any]:
+def final_line(
+    scores: Scores,
+    test_sizes: Tensor,
+    rounds: int,
+    honest: Tensor | None = None,
+    validation_sizes: Tensor | None = None,
+) -> dict[str, Any]:
     """The last line: the models that the run delivers, which no round has started from."""
     return {
         "round": rounds + 1,
         "before": _series(scores.accuracy, test_sizes, None, honest),
         "loss_before": _mean(scores.loss),
         **_metrics("before", scores),
+        **_validation("validation", scores, validation_sizes, None, honest),
     }
+
+
+def _validation(
+    name: str, scores: Scores, sizes: Tensor | None, ids: Tensor | None, honest: Tensor | None
+) -> dict[str, Any]:
+    """The series of held-out samples, over the clients that have some; nothing where nothing is held out."""
+    if sizes is None or scores.validation is None:
+        return {}
+    has = sizes > 0
+    own = map_scores(lambda values: values[has], scores.validation)
+    place = has.cumsum(0) - 1  # of a client among those that have some
+    taking_part = None if ids is None else place[ids[has[ids]]]
+    series = _series(own.accuracy, sizes[has], taking_part, None if honest is None else honest[has])
+    return {name: series, f"loss_{name}": _mean(own.loss), **_metrics(name, own)}
 
 
 def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | None) -> dict[str, Any]:
     """The line of clients.jsonl: percent right of every client before, and of the participants after training.
 
-    Where targets are not classes it has losses; and it has the run's metrics, name -> of every client.
+    Where targets are not classes it has losses; and it has the run's metrics, name -> of every client. "validation" and
+    "validation_after" are the same on held-out samples, null of clients that have none.
     """
-    line: dict[str, Any] = {"round": round, "before": _percent(before.accuracy), **_of_clients("before", before)}
+    line: dict[str, Any] = {"round": round, **_of_clients("before", before)}
+    if before.validation is not None:
+        line |= _of_clients("validation", before.validation)
     if after is not None and ids is not None:
-        line |= {"participants": ids.tolist(), "after": _percent(after.accuracy), **_of_clients("after", after)}
+        line |= {"participants": ids.tolist(), **_of_clients("after", after)}
+        if after.validation is not None:
+            line |= _of_clients("validation_after", after.validation)
     return line
 
 
@@ -103,8 +136,8 @@ def _metrics(when: str, scores: Scores) -> dict[str, dict[str, float | None]]:
 
 
 def _of_clients(when: str, scores: Scores) -> dict[str, Any]:
-    """Metrics, and losses where there are no accuracies, of single clients."""
-    found: dict[str, Any] = {}
+    """Accuracies of single clients, losses where there are none, and metrics."""
+    found: dict[str, Any] = {when: _percent(scores.accuracy)}
     if len(scores.accuracy) and not scores.accuracy.isfinite().any():
         found[f"loss_{when}"] = _numbers_of(scores.loss)
     if scores.metrics:
@@ -117,8 +150,8 @@ def _numbers_of(values: Tensor) -> list[float | None]:
 
 
 def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
-    """Accuracies by round: "before.all", ..., "after.participants_weighted", as in the lines of metrics.jsonl."""
-    names = {f"{when}.{name}": None for line in lines for when in ("before", "after") for name in line.get(when, {})}
+    """Accuracies by round: "before.all", ..., "validation.all_weighted", as in the lines of metrics.jsonl."""
+    names = {f"{when}.{name}": None for line in lines for when in SERIES for name in line.get(when, {})}
     pairs = {each: each.split(".") for each in names}
     return {
         each: [line[when][name] for line in lines if name in line.get(when, {})] for each, (when, name) in pairs.items()
@@ -130,7 +163,7 @@ def summarise(lines: Sequence[Line]) -> dict[str, Any]:
 
     `best_round` is the round after which the models were best; 0 = the models before the first round.
     """
-    found = {name: milestones(values, int(name.startswith("after."))) for name, values in series(lines).items()}
+    found = {name: milestones(values, int("after." in name)) for name, values in series(lines).items()}
     return {**found["before.all"], "series": found}
 
 
@@ -138,6 +171,30 @@ def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
     """The same of the loss before training, mean over all clients; the best is the smallest."""
     upside_down = milestones([_minus(line["loss_before"]) for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
+
+
+def validation_score(line: Line) -> float | None:
+    """What models are chosen by, the larger the better: accuracy on held-out data, or less their loss without one.
+
+    Mean over clients, unweighted, of the models from before the line's round.
+    """
+    accuracy = line.get("validation", {}).get("all")
+    return accuracy if accuracy is not None else _minus(line.get("loss_validation"))
+
+
+def summarise_validation(lines: Sequence[Line]) -> dict[str, Any]:
+    """Best, last and mean of the last ten on held-out data, by accuracy, or by loss where there is none.
+
+    "test_at_best": the test accuracy (loss) of all clients after the round that validation data would choose, which,
+    other than the best test accuracy, nobody has looked for among the test data.
+    """
+    by_accuracy = any(line.get("validation", {}).get("all") is not None for line in lines)
+    told = milestones([validation_score(line) for line in lines])
+    if not by_accuracy:
+        told = {key: value if key == "best_round" else _minus(value) for key, value in told.items()}
+    best = None if told["best_round"] is None else lines[told["best_round"]]
+    test = None if best is None else best["before"]["all"] if by_accuracy else best["loss_before"]
+    return {"measure": "accuracy" if by_accuracy else "loss", **told, "test_at_best": test}
 
 
 def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, list[float | None]]]:
@@ -174,6 +231,7 @@ def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.de
         **names,
         "accuracy": summarise(lines),
         "loss": summarise_loss(lines),
+        **({"validation": summarise_validation(lines)} if "validation" in lines[0] else {}),
         **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
         "missing": summarise_missing(lines),
         **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},

@@ -83,8 +83,16 @@ class Record:
 
     @cached_property
     def metrics(self) -> Mapping[str, np.ndarray]:
-        """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined."""
-        return {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
+        """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined.
+
+        With held-out training data the measure on them is one.
+        """
+        found = {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
+        if "validation" in self.lines[0]:
+            losses = np.array([line.get("loss_validation") for line in self.lines], dtype=float)
+            own = self.series["validation.all"] if self.measure is ACCURACY else losses
+            found[f"validation {self.measure.name}"] = own
+        return found
 
     @property
     def lockstep(self) -> int:
@@ -107,7 +115,7 @@ class Record:
     def findings(self) -> list[Finding]:
         """What went wrong, the most serious first."""
         if "loss_before" in self.lines[0]:
-            return findings.of_run(self.lines, self.partition, self.finished)
+            return findings.of_run(self.lines, self.partition, self.finished, self.content.get("stopped"))
         return [Finding(level, text) for level, text in self.content.get("findings", ())]
 
     @property
@@ -218,8 +226,9 @@ def read_run(path: Path) -> Record:
     clients = checks.check_clients(path / CLIENTS, checks.read_lines(path / CLIENTS))
     if content is not None:
         for name, found in ((METRICS, lines), (CLIENTS, clients)):
-            if len(found) != (config.rounds or 0) + 1:
-                raise checks.damaged(path / name, f"{len(found)} lines of {config.rounds} rounds and the final models")
+            rounds = content.get("stopped", {}).get("round", config.rounds)
+            if len(found) != rounds + 1:
+                raise checks.damaged(path / name, f"{len(found)} lines of {rounds} rounds and the final models")
     count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
     scores = _scores(path, clients[:count], config.clients or 0)
     partition, total = checks.read_partition(path / PARTITION), scores.shape[1]

@@ -1,5 +1,6 @@
 """The loop that runs rounds and records each of them, whether the clients are simulated or real."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from feddwa.checkpoint import Tree
 from feddwa.federation import Federation, Round
 from feddwa.results import metrics, runs
+from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
@@ -65,13 +67,13 @@ class SimulatedRounds:
     def next(self) -> Entry:
         """Run a round."""
         result = self.federation.step()
-        line = metrics.round_line(result, self._test_sizes, self.federation.honest)
+        line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
         return Entry(line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result)
 
     def last(self) -> Entry:
         """The models that the run delivers; they were evaluated when the last round ended."""
         scores, rounds = self.federation.scores, self.federation.round
-        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest)
+        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
         return Entry(line, clients | ({"names": list(names)} if names else {}))
 
@@ -89,6 +91,10 @@ class SimulatedRounds:
     @property
     def _test_sizes(self) -> torch.Tensor:
         return self.federation.engine.data.splits["test"].sizes
+
+    @property
+    def _validation_sizes(self) -> torch.Tensor | None:
+        return self.federation.engine.data.validation_sizes
 
 
 @dataclass(frozen=True)
@@ -109,17 +115,24 @@ def record(
     observe: Observer = lambda line: None,
     directory: runs.RunDirectory | None = None,
     past: runs.Past = runs.NEW,
+    patience: int | None = None,
 ) -> Recorded:
     """Run all rounds that are left; each is written, if there is a directory, and shown as it ends.
 
-    names: what leads the summary; past: what a run that is continued has behind it.
+    names: what leads the summary; past: what a run that is continued has behind it; patience: see `EarlyStop`.
     """
     start = time.perf_counter() - past.seconds
     lines: list[dict[str, Any]] = list(past.lines)
     weights: list[Weights] = []  # only where there is no directory to hold them
-    while len(lines) <= rounds:
-        entry = source.next() if source.finished < rounds else source.last()
+    stop, ends = EarlyStop(patience or math.inf), rounds
+    for line in lines:
+        stop.add(line)
+    while len(lines) <= ends:
+        if stop.due:
+            ends = min(ends, source.finished)
+        entry = source.next() if source.finished < ends else source.last()
         lines.append(entry.line)
+        stop.add(entry.line)
         if directory is not None:
             directory.add(*entry)
             if entry.result is not None:
@@ -128,7 +141,8 @@ def record(
             matrix = entry.result.info["weights"].cpu().numpy()
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
-    summary = metrics.summary({**names, "rounds": rounds}, lines, time.perf_counter() - start, device)
+    told = {"stopped": stop.facts(ends, rounds)} if ends < rounds else {}
+    summary = metrics.summary({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
     trained = source.trained()
     if directory is None:
         return Recorded(summary, lines, weights, trained)

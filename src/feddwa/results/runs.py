@@ -156,7 +156,8 @@ class RunDirectory:
     def _content(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> content.Content:
         """record.json, from what was written."""
         partition = checks.read_partition(self.path / PARTITION)
-        groups, found = None if partition is None else partition.groups, findings.of_run(lines, partition)
+        groups = None if partition is None else partition.groups
+        found = findings.of_run(lines, partition, stopped=summary.get("stopped"))
         return content.make(self._config, lines, self._last, weights.read(self.path), groups, found, summary, made)
 
     def __enter__(self) -> "RunDirectory":

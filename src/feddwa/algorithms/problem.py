@@ -1,0 +1,44 @@
+"""What algorithms are set up from, and the cut of a network into body and head."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from feddwa.engine import Model
+from feddwa.errors import require
+
+NO_LAST = "this network has no linear layer that is trained"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is known before the first round."""
+
+    initial: Model  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
+    clients: int  # N
+    sizes: Tensor  # (N,) training samples of each client
+    label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
+    head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
+    seed: int = 0  # of the run, for draws of the server
+    buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
+    batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
+
+    def head_named(self, chosen: str) -> tuple[str, ...]:
+        """The names of the parameters of a head, in the network's order; what is left over is the body.
+
+        chosen: "last", the last linear layer, or layers and parameters by name, separated by commas. BatchNorm's
+        statistics belong to neither: the BatchNorm policy alone says whether they are exchanged.
+        """
+        if chosen == "last":
+            require(bool(self.head), "--param head", chosen, f"names of layers: {NO_LAST}")
+            names = set(self.head)
+        else:
+            wanted = [name.strip() for name in chosen.split(",")]
+            parts = {each: {name for name in self.initial if f"{name}.".startswith(f"{each}.")} for each in wanted}
+            unknown = next((each for each, own in parts.items() if not own), None)
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in self.initial))
+            require(unknown is None, "--param head", unknown, f"last, or trainable layers of the network: {known}")
+            names = set.union(*parts.values())
+        whole = len(names) == len(self.initial)
+        require(not whole, "--param head", chosen, "some of the network's trainable parameters; these are all of them")
+        return tuple(name for name in self.initial if name in names)
