@@ -12,6 +12,7 @@ import feddwa
 from feddwa.algorithms import METHODS, Problem
 from feddwa.engine import Model, Stack
 from feddwa.engine.network import descend
+from feddwa.engine.numbers import Number
 from feddwa.engine.rows import row
 
 ROOT = Path(feddwa.__file__).parent
@@ -154,7 +155,7 @@ def test_algorithms_tell_messages_memory_and_server_state_apart_as_the_interface
 def test_a_model_is_a_type_of_its_own():
     """mypy, which `make lint` runs, refuses a stack where one client's model is asked for."""
     assert Model is not Stack
-    assert get_type_hints(descend) == {"params": Model, "gradient": Model, "rate": float, "return": Model}
+    assert get_type_hints(descend) == {"params": Model, "gradient": Model, "rate": Number, "return": Model}
     assert get_type_hints(row) == {"stack": Stack, "number": int, "return": Model}
     assert get_type_hints(Problem)["initial"] is Model
 

@@ -42,7 +42,7 @@ class Ditto(FedAvg):
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of both models. The personal one is last: BatchNorm's statistics are those of what is evaluated."""
         shared, _ = trainer.sgd(download["model"], memory)
-        step = ProximalStep(trainer.engine.settings.lr, self.strength)
+        step = ProximalStep(trainer.lr, self.strength)
         state, memory = trainer.train(step, {"model": memory["own"]}, memory, {"anchor": download["model"]})
         return {"model": shared}, {**memory, "own": state["model"]}
 

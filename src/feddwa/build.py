@@ -251,7 +251,7 @@ def check_suited(config: RunConfig, engine: Engine) -> None:
     """Raise unless network, data and BatchNorm policy suit the algorithm of a resolved configuration."""
     algorithm = config.make_algorithm()
     policy = policy_of(algorithm, config.batchnorm, engine.module)
-    begin(algorithm, policy, problem_of(engine), engine.initial()[1])
+    begin(algorithm, policy, problem_of(engine), engine.initial()[1], engine.settings)
 
 
 def choose_device(name: str) -> torch.device:

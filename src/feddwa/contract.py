@@ -20,6 +20,7 @@ from torch import Tensor
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import KEPT, STATISTICS
 from feddwa.engine import Cohort, Memory, Message, Parts, ServerState, Stack, Trainer
+from feddwa.engine.steps import PREFIX
 from feddwa.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]  # name -> (*shape) of the trainable parameters
@@ -41,8 +42,8 @@ class Checked(Algorithm):
         server, memory = self._pair("setup", self.algorithm.setup(problem), "server state", "memory")
         self._state("setup", "server state", server, None)
         self._state("setup", "memory", memory, self.clients)
-        for part in OURS:
-            if part in server or part in memory:
+        for part in (*server, *memory):
+            if part in OURS or part.startswith(PREFIX):
                 self._broken("setup", f"a part {part!r}, a name that is taken; give it another")
         return server, memory
 

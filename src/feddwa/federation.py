@@ -48,7 +48,7 @@ class Federation:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
         self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm)
         problem, buffers = problem_of(self.engine), self.engine.initial()[1]
-        self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers)
+        self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
         self.scores = self._evaluate_all()
 
     def step(self) -> Round:

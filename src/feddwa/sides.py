@@ -25,6 +25,7 @@ from feddwa.engine import (
     Scores,
     SequentialTrainer,
     ServerState,
+    Settings,
     Stack,
     Trainer,
     evaluate,
@@ -34,7 +35,8 @@ from feddwa.engine import (
 from feddwa.engine.evaluate import MetricError
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
-from feddwa.engine.rows import concat, repeat, take_parts
+from feddwa.engine.rows import concat, repeat, row, take_parts
+from feddwa.engine.steps import named
 from feddwa.errors import InputError
 
 SHOWN = 3  # clients that an error names
@@ -58,14 +60,17 @@ def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNorm
 
 
 def begin(
-    algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model
+    algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model, settings: Settings
 ) -> tuple[ServerState, Memory]:
     """State before the first round: (server state, memory of all N clients, (N, ...)).
 
-    `problem` comes without buffers; `buffers` are the BatchNorm statistics of one initial model.
+    `problem` comes without buffers and settings; `buffers` are the BatchNorm statistics of one initial model.
     """
-    server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers))
+    server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers, settings=settings))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
+    for name in algorithm.optimized if settings.keep_optimizer else ():
+        slots = settings.optimizer.init(row(own[name], 0) if name in own else problem.initial)
+        memory |= named(name, {slot: repeat(model, problem.clients) for slot, model in slots.items()})
     return batchnorm.setup(server, memory, problem.initial, buffers, problem.clients)
 
 

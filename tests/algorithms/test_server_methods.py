@@ -6,11 +6,28 @@ import pytest
 import torch
 from torch import nn
 
-from feddwa.algorithms import SCAFFOLD, FedAdagrad, FedAdam, FedAvg, FedDyn, FedNova, FedProx, FedYogi
+from feddwa.algorithms import (
+    IFCA,
+    SCAFFOLD,
+    FedAdagrad,
+    FedAdam,
+    FedALA,
+    FedAvg,
+    FedDyn,
+    FedNova,
+    FedProx,
+    FedYogi,
+    PFedGraph,
+)  # fmt: skip
+from feddwa.algorithms.fednova import gradient_uses
 from feddwa.algorithms.fedopt import FedOpt
 from feddwa.algorithms.scaffold import CorrectedStep
 from feddwa.data.federated import Batch
+from feddwa.engine import Engine, Settings
+from feddwa.engine.optimizers import SGD, Adam
 from feddwa.engine.rows import zeros
+from feddwa.errors import InputError
+from feddwa.federation import Federation
 from tests.algorithms.conftest import after, difference, federation, models
 from tests.conftest import conv_net, map_state, plain_net, small_data
 
@@ -164,6 +181,54 @@ def test_fednova_weighs_a_client_by_its_data_and_not_by_its_steps_besides():
     share, steps = torch.tensor([0.2, 0.8]), torch.tensor([1, 4])
     torch.testing.assert_close(weights, (share * steps).sum() * share.double() / steps)
     assert weights.sum() != 1  # they act on updates
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_gradients_uses_are_what_the_optimiser_makes_of_gradients_of_one(nesterov):
+    """By torch's own: with a rate of 1 and gradients of 1 the model moves by a_k."""
+    for steps in (1, 2, 7):
+        value = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.SGD([value], lr=1.0, momentum=0.9, nesterov=nesterov)
+        for _ in range(steps):
+            value.grad = torch.ones_like(value)
+            optimiser.step()
+        assert float(gradient_uses(torch.tensor(steps).double(), 0.9, nesterov)) == pytest.approx(-value.item())
+    assert float(gradient_uses(torch.tensor(7).double(), 0.0, False)) == 7
+
+
+def settings(optimizer, keep=False):
+    return Settings(1, 10, 0.1, optimizer, keep)
+
+
+def made(algorithm, own):
+    data = small_data((23, 40, 5))
+    return Federation(algorithm, Engine(plain_net(), data, own, 0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), SGD(weight_decay=0.1), SGD(clip=1.0), Adam()])
+def test_optimisers_that_a_method_does_not_suit_are_refused_before_any_work(optimizer):
+    with pytest.raises(InputError, match="--param option: got 'II', must be I unless local training is plain SGD"):
+        made(SCAFFOLD(), settings(optimizer))
+    run = made(SCAFFOLD(option="I"), settings(optimizer))
+    after(run, 2)
+    assert run.scores.loss.isfinite().all()
+    if isinstance(optimizer, Adam):
+        with pytest.raises(InputError, match="--optimizer: got 'adam', must be sgd"):
+            made(FedNova(), settings(optimizer))
+    else:
+        after(made(FedNova(), settings(optimizer)), 1)
+    with pytest.raises(InputError, match="state that is kept"):
+        made(FedNova(), settings(optimizer, keep=True))
+
+
+@pytest.mark.parametrize("algorithm", [SCAFFOLD(option="I"), FedDyn(), FedNova(), FedALA(), IFCA(), PFedGraph()])
+def test_momentum_is_the_same_on_both_backends(algorithm):
+    data, own = small_data((23, 40, 5)), settings(SGD(momentum=0.9, nesterov=True))
+    runs = [
+        Federation(algorithm, Engine(plain_net(), data, own, 0, dtype=torch.float64), sequential=sequential)
+        for sequential in (False, True)
+    ]
+    assert difference(*[after(run, 3) for run in runs]) < 1e-9
 
 
 @pytest.mark.parametrize("kind", [FedAdagrad, FedAdam, FedYogi])

@@ -14,7 +14,8 @@ from triton.runtime.jit import JITFunction
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.fast import stacked_conv, stacked_norm, stacked_pool
-from feddwa.engine.network import FunctionalClient, SGDStep, label_loss
+from feddwa.engine.network import FunctionalClient, label_loss
+from feddwa.engine.steps import SGDStep
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int8: "*i8"}

@@ -42,6 +42,7 @@ class Algorithm:
     updates: ClassVar[tuple[str, ...]] = ()  # parts of downloads and memory: differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
+    optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare

@@ -21,6 +21,7 @@ whatever optimiser the models have.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -29,6 +30,8 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
 from feddwa.engine.network import Client, Completed, task_loss
+from feddwa.engine.numbers import Number, times
+from feddwa.engine.optimizers import PLAIN
 from feddwa.engine.rows import only, repeat
 from feddwa.errors import require
 from feddwa.params import Repeats
@@ -38,7 +41,7 @@ from feddwa.params import Repeats
 class BlendStep:
     """One step of W."""
 
-    rate: float
+    rate: Number
 
     def __call__(
         self, client: Client, state: StepState, batch: Batch, own: Model, shared: Model, rest: Model
@@ -46,7 +49,7 @@ class BlendStep:
         """One step on a batch: own and shared have the blended layers, rest the others."""
         weights = state["weights"]
         gradient = client.gradient(blend(own, shared, weights), batch, Completed(task_loss), fixed=rest)
-        moved = {name: w - self.rate * gradient[name] * (shared[name] - own[name]) for name, w in weights.items()}
+        moved = {name: w - times(self.rate, gradient[name] * (shared[name] - own[name])) for name, w in weights.items()}
         return {"weights": Model({name: value.clamp(0, 1) for name, value in moved.items()})}
 
 
@@ -104,10 +107,9 @@ class FedALA(FedAvg):
         constants = {"own": own, "shared": only(shared, own), "rest": rest}
         for epochs, who in ((self.start_epochs, count == 1), (1, count > 1)):
             if who.any():
-                work, step = {"weights": weights}, BlendStep(self.blend_lr)
                 some = samples * who.cpu()
-                new, _ = trainer.train(step, work, memory, constants, epochs=epochs, samples=some, purpose="ala")
-                weights = new["weights"]
+                learn = partial(trainer.train, BlendStep(self.blend_lr), optimizer=PLAIN, purpose="ala")
+                weights = learn({"weights": weights}, memory, constants, epochs=epochs, samples=some)[0]["weights"]
         return {**shared, **blend(own, shared, weights)}, weights
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:

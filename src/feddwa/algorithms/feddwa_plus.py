@@ -35,8 +35,8 @@ from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.cosine import agreed_update, best_partner, mean_similarity, scale_others, similarity_weights
 from feddwa.algorithms.prior import add_prior, log_prior
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
-from feddwa.engine.network import SGDStep
 from feddwa.engine.rows import add_scaled, count, difference, only, put, repeat, take, zeros
+from feddwa.engine.steps import SGDStep
 from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
 

@@ -7,17 +7,23 @@ Crosses the network: w down, v_k and the number a_k up, two model sizes and a nu
 
 FedAvg gives a client that makes twice the steps twice the say, beyond what its data size gives it, and so ends away
 from the minimum of the objective; here all make the mean number of steps, tau. Where clients have equally many batches,
-a_k is the same and FedNova is FedAvg. What counts are steps, not samples: the last short batch is one. The weights
-tau p_k / a_k need not sum to 1: they act on updates v_k - w, and what is missing to 1 is the weight of w, which P does
-not show. The server's momentum of the official code, 0 by default, is FedAvgM's and left out.
+a_k is the same and FedNova is FedAvg. With momentum rho, a gradient goes on to move the model in later steps: a_k is
+the sum over t of (1 - rho^t) / (1 - rho), and with Nesterov's K_k + rho times that. Adam has no such numbers and is
+refused. What counts are steps, not samples: the last short batch is one. The weights tau p_k / a_k need not sum to 1:
+they act on updates v_k - w, and what is missing to 1 is the weight of w, which P does not show. The server's momentum
+of the official code, 0 by default, is FedAvgM's and left out.
 """
 
 from dataclasses import dataclass
 
-from feddwa.algorithms.base import Info
+from torch import Tensor
+
+from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
+from feddwa.engine.optimizers import SGD
 from feddwa.engine.rows import row
+from feddwa.errors import require
 from feddwa.mixing import mix
 
 
@@ -31,10 +37,26 @@ class FedNova(FedAvg):
     discloses = "its trained model, how many steps it made"
     numbers_up = 1
 
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
+        """FedAvg's."""
+        settings = problem.settings
+        known = isinstance(settings.optimizer, SGD) and not settings.keep_optimizer
+        name = type(settings.optimizer).__name__.lower() + " with a state that is kept" * settings.keep_optimizer
+        require(
+            known,
+            "--optimizer",
+            name,
+            "sgd, reset every round, for algorithm fednova: it needs to know what a gradient adds",
+        )
+        return super().setup(problem)
+
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs from the global model, and how many steps they were."""
         upload, memory = super().client(trainer, download, memory)
-        return {**upload, "steps": {"count": trainer.steps()}}, memory
+        optimizer = trainer.engine.settings.optimizer
+        assert isinstance(optimizer, SGD)
+        count = gradient_uses(trainer.steps().double(), float(optimizer.momentum), optimizer.nesterov)
+        return {**upload, "steps": {"count": count}}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """The mean of normalised updates, taken tau steps far."""
@@ -44,3 +66,9 @@ class FedNova(FedAvg):
         mixed, rest = row(mix(weights, upload["model"]), 0), 1 - float(weights.sum())
         model = {name: rest * value + mixed[name] for name, value in server["model"].items()}
         return {"model": model}, {"weights": weights.expand(len(cohort), -1)}
+
+
+def gradient_uses(steps: Tensor, momentum: float, nesterov: bool) -> Tensor:
+    """a_k from K_k: the sum over a round's gradients of how often each of them moves the model."""
+    heavy: Tensor = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    return steps + momentum * heavy if nesterov else heavy

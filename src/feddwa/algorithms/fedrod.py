@@ -26,25 +26,29 @@ from feddwa.algorithms.base import Algorithm, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
-from feddwa.engine.network import Client, Net, descend, outputs_and_features
+from feddwa.engine.network import Client, Net, outputs_and_features
+from feddwa.engine.numbers import Number
 from feddwa.engine.rows import only, repeat
+from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import InputError
 
 OWN = "own/"  # marks the personalised head's parameters among the others
 
 
 @dataclass(frozen=True)
-class TwoHeadStep:
-    """One step of h, G and P_i from one pass."""
+class TwoHeadStep(OptimizerStep):
+    """One step of h, G and P_i from one pass: the optimiser's, which clips all gradients together."""
 
-    rate: float
+    moves = ("model", "head")
+
+    rate: Number
 
     def __call__(self, client: Client, state: StepState, batch: Batch, prior: Model) -> StepState:
         """One step on a batch."""
         params = Model({**state["model"], **{OWN + name: value for name, value in state["head"].items()}})
-        new = descend(params, client.gradient(params, batch, two_losses, prior=prior), self.rate)
-        head = Model({name: new[OWN + name] for name in state["head"]})
-        return {"model": Model(only(new, state["model"])), "head": head}
+        found = client.gradient(params, batch, two_losses, prior=prior)
+        head = Model({name: found[OWN + name] for name in state["head"]})
+        return self.descend(state, {"model": Model(only(found, state["model"])), "head": head}, self.rate)
 
 
 def two_losses(net: Net, params: Model, batch: Batch, prior: Model) -> Tensor:
@@ -65,6 +69,7 @@ class FedRoD(FedAvg):
     kind, year = "shared-body", 2022
     order = 10
     head_passes = 1
+    optimized = ("model", "head")
     newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one
     models_kept, numbers_kept = "1 - body", "classes"
     evaluated = "the global model with its own head besides"

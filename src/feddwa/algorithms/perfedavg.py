@@ -26,18 +26,21 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Stack, StepState, Trainer
 from feddwa.engine.network import Client, descend
+from feddwa.engine.numbers import Number
+from feddwa.engine.optimizers import PLAIN
+from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
 from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
-class MetaStep:
-    """One meta step of one client."""
+class MetaStep(OptimizerStep):
+    """One meta step of one client: the optimiser's, along the meta gradient. The inner step stays plain."""
 
     variant: str
-    inner: float  # a
-    meta: float  # b
-    delta: float
+    inner: Number  # a
+    meta: Number  # b
+    delta: Number
 
     @property
     def parts(self) -> int:
@@ -55,7 +58,7 @@ class MetaStep:
             up = client.gradient(descend(model, gradient, -self.delta), batches[2])
             down = client.gradient(descend(model, gradient, self.delta), batches[2])
             gradient = descend(gradient, descend(up, down, 1.0), self.inner / (2 * self.delta))  # q - a h
-        return {"model": descend(model, gradient, self.meta)}
+        return self.descend(state, {"model": gradient}, self.meta)
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,9 @@ class PerFedAvg(FedAvg):
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The start, adapted on training data."""
+        """The start, adapted on training data: by plain steps, as the inner step is."""
         lr, steps = self._inner(trainer), self.adapt_steps
-        return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt")
+        return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt", optimizer=PLAIN)
 
     def _inner(self, trainer: Trainer) -> float:
         return _or(self.inner_lr, trainer.lr)

@@ -27,6 +27,7 @@ from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Trainer
 from feddwa.engine.network import Net
+from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import difference, put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines, project_to_simplex
@@ -38,7 +39,7 @@ ALIKE = 0.9  # a cosine from which on clients count as equal
 class Leaning:
     """The objective f(v) - strength cos(v, anchor), over all parameters."""
 
-    strength: float
+    strength: Number
 
     def __call__(self, net: Net, params: Model, batch: Batch, anchor: Model) -> Tensor:
         """The objective on a batch."""
@@ -47,7 +48,7 @@ class Leaning:
             torch.stack([(a * b).sum() for a, b in chosen]).sum()
             for chosen in (pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])
         )
-        return net.loss(params, batch) - self.strength * product / (own * other).sqrt()
+        return net.loss(params, batch) - times(self.strength, product / (own * other).sqrt())
 
 
 @dataclass(frozen=True)

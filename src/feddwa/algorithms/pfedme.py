@@ -26,28 +26,36 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, StepState, Trainer
 from feddwa.engine.network import Client, descend
+from feddwa.engine.numbers import Number
 from feddwa.engine.rows import repeat
+from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
 from feddwa.params import Repeats
 
 
 @dataclass(frozen=True)
-class MoreauStep:
-    """K steps of theta, one of w_i."""
+class MoreauStep(OptimizerStep):
+    """K steps of theta, one of w_i.
 
-    lam: float
+    The optimiser moves theta along grad f(theta) + lambda (theta - w_i); the step of w_i stays plain.
+    """
+
+    moves = ("personal",)
+
+    lam: Number
     inner_steps: int
-    personal_rate: float
-    rate: float
+    personal_rate: Number
+    rate: Number
 
     def __call__(self, client: Client, state: StepState, batch: Batch) -> StepState:
         """One step on a batch."""
-        theta, local = state["personal"], state["model"]
+        local, new = state["model"], dict(state)
         for _ in range(self.inner_steps):
+            theta = new["personal"]
             pull = descend(theta, local, 1.0)  # theta - w_i
             gradient = descend(client.gradient(theta, batch), pull, -self.lam)
-            theta = descend(theta, gradient, self.personal_rate)
-        return {"model": descend(local, descend(local, theta, 1.0), self.rate * self.lam), "personal": theta}
+            new |= self.descend(new, {"personal": gradient}, self.personal_rate)
+        return {**new, "model": descend(local, descend(local, new["personal"], 1.0), self.rate * self.lam)}
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class PFedMe(FedAvg):
     kind, year = "personal", 2020
     order = 8
     passes = 5
+    optimized = ("personal",)
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
     models_kept = 1
     evaluated = "its own model"

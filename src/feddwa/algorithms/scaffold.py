@@ -13,7 +13,9 @@ Where the paper, its code and others differ: the mean is over clients, not over 
 1/|S_t|, and K_k is the client's own number of steps. One library computes c_k' from v_k - w, the other sign, and so
 doubles the drift; another never stores c_k, so that it remains 0. Those that count four batches for a loader that drops
 a short fifth are consistent, but train on less. With full participation c is the mean of the c_k after every round.
-Round 1 is FedAvg over equal sizes. A client whose update is lost has moved its c_k nevertheless.
+Round 1 is FedAvg over equal sizes. Momentum, decay, clipping and Adam take the corrected gradient; w - v_k is then no
+sum of gradients, so that option II is refused with them, and option I is not. A client whose update is lost has moved
+its c_k nevertheless.
 """
 
 import math
@@ -26,24 +28,26 @@ from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, StepState, Trainer
-from feddwa.engine.network import Client, descend
+from feddwa.engine.network import Client
+from feddwa.engine.numbers import Number
+from feddwa.engine.optimizers import PLAIN
 from feddwa.engine.rows import difference, only, repeat, scale, zeros
+from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
 from feddwa.mixing import average
 
 
 @dataclass(frozen=True)
-class CorrectedStep:
-    """One step along grad f(v) + correction."""
+class CorrectedStep(OptimizerStep):
+    """One step along grad f(v) + correction, the optimiser's."""
 
-    rate: float
+    rate: Number
 
     def __call__(self, client: Client, state: StepState, batch: Batch, correction: Model) -> StepState:
         """One step on a batch. Parameters without a correction follow their gradient alone."""
-        model = state["model"]
-        gradient = dict(client.gradient(model, batch))
+        gradient = dict(client.gradient(state["model"], batch))
         gradient |= {name: gradient[name] + value for name, value in correction.items()}
-        return {"model": descend(model, Model(gradient), self.rate)}
+        return self.descend(state, {"model": Model(gradient)}, self.rate)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class SCAFFOLD(FedAvg):
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model and c; every client remembers its c_k."""
+        suits = self.option == "I" or problem.settings.optimizer == PLAIN
+        require(
+            suits, "--param option", self.option, "I unless local training is plain SGD: w - v_k is no sum of gradients"
+        )
         control = zeros(problem.initial)
         return {"model": problem.initial, "control": control}, {"control": repeat(control, problem.clients)}
 

@@ -8,7 +8,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,21 +21,26 @@ from feddwa.engine import keys
 from feddwa.engine.fast.program import Flat, Program
 from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
+from feddwa.engine.numbers import numbers, template, with_numbers
+from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.rows import count, repeat, take_parts
 from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
+NUMBERS = "numbers:"  # the part of the constants with the numbers of a step
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The local training that all algorithms share (plain SGD, no momentum, no decay)."""
+    """The local training that all algorithms share; the defaults are the paper's plain SGD."""
 
     epochs: int = 1
     batch_size: int = 20
     lr: float = 0.01
+    optimizer: Optimizer = PLAIN
+    keep_optimizer: bool = False  # whether clients keep the optimiser's state between rounds
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,14 @@ class Schedule:
     orders: list[tuple[Tensor, Tensor]]  # an epoch: rows of the dataset (m, longest) and noise keys (m,)
     sizes: Tensor  # (m,) samples of each row's epoch, on the CPU
     width: int  # batch size
+    numbers: Stack = field(default_factory=dict)  # (m,) each: those of the step where it is a template
+
+    def lifted(self) -> "Schedule":
+        """The same with the numbers of the step in tensors, one for each row."""
+        rows, device = len(self.sizes), self.orders[0][0].device if self.orders else None
+        values = numbers(self.step).items()
+        lifted = {name: torch.full((rows,), value, dtype=torch.float64, device=device) for name, value in values}
+        return self if self.numbers else replace(self, step=template(self.step), numbers=lifted)
 
 
 @dataclass
@@ -62,6 +75,7 @@ class Engine:
     sequential: bool = False  # whether clients are trained one after another, by the plain loop
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # measured on test data besides accuracy and loss
     lockstep: int = 1  # federations that train in lockstep and share the memory
+    lifted: set[object] = field(default_factory=set)  # templates of steps whose numbers differ between them
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, RecordedFunction] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
@@ -94,7 +108,7 @@ class Engine:
         sizes, width = schedule.sizes, schedule.width
         by_length = torch.argsort(sizes // width, descending=True, stable=True)
         work = take_parts(work, by_length)
-        constants = take_parts(constants, by_length)
+        constants = take_parts({**constants, NUMBERS: schedule.numbers}, by_length)
         program = self._program(schedule.step, work, constants)
         program.load(_flatten(work), _flatten(constants))
         self.module.train()
@@ -134,7 +148,7 @@ class Engine:
 
     def flops_of(self, client: Client, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """The same of a client of one's own; counted once for a step, what it moves and a number of samples."""
-        known = (step, samples, _layout(state))
+        known = (template(step), samples, _layout(state))
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
             batch, parts = self.data.batch(index, self.dtype), dict(state)
@@ -193,9 +207,10 @@ class _Vectorised:
         return _flatten({part: new[part] for part, _ in self.layout})
 
     def _one(self, work: StepState, constants: StepState, batch: Batch, key: Tensor) -> StepState:
-        state = dict(work)
+        state, fixed = dict(work), dict(constants)
         client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
-        new = self.step(client, state, batch, **constants)
+        step = with_numbers(self.step, fixed.pop(NUMBERS))
+        new = step(client, state, batch, **fixed)
         return {**new, "buffers": client.buffers}
 
 

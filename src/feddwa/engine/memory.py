@@ -8,8 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
-from feddwa.engine.network import FunctionalClient, SGDStep
-from feddwa.engine.types import Model
+from feddwa.engine.network import FunctionalClient
+from feddwa.engine.rows import tensors
+from feddwa.engine.steps import SGDStep, named
+from feddwa.engine.types import Model, Parts
 
 MODELS_PER_CLIENT = 6  # stacks that an algorithm may hold at once: download, work, local, guidance, upload, server
 
@@ -29,14 +31,21 @@ class _Allocations(TorchDispatchMode):
 
 def rows_that_fit(engine: Engine, parameters: Model, buffers: Model) -> int:
     """How many clients can be trained at once in this federation's share of half of the memory that is free now."""
-    step, index = SGDStep(engine.settings.lr), engine.data.splits["train"].index[0, :1]
-    batch = engine.data.batch(index.expand(engine.settings.batch_size), engine.dtype)
+    settings, index = engine.settings, engine.data.splits["train"].index[0, :1]
+    step = SGDStep(settings.lr, optimizer=settings.optimizer)
+    state = {"model": parameters, **named("model", settings.optimizer.init(parameters))}
+    batch = engine.data.batch(index.expand(settings.batch_size), engine.dtype)
     engine.module.train()
     with _Allocations() as allocations:
-        step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), {"model": parameters}, batch)
-    model = sum(value.numel() * value.element_size() for value in parameters.values())
-    per_client = (allocations.total + MODELS_PER_CLIENT * model) * engine.lockstep
+        step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), state, batch)
+    model, whole = (_size(parts) for parts in ({"model": parameters}, state))
+    states = 2 * (whole - model)  # of the optimiser: before and after
+    per_client = (allocations.total + MODELS_PER_CLIENT * model + states) * engine.lockstep
     return int(max(1, 0.5 * _free_bytes(engine.data.device) // per_client))
+
+
+def _size(parts: Parts) -> int:
+    return sum(value.numel() * value.element_size() for _, value in tensors(parts))
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from feddwa.data.federated import Batch, NetworkInput
 from feddwa.engine import keys
 from feddwa.engine.functions import StackedFunctions, weights_as_given
+from feddwa.engine.numbers import Number, times
 from feddwa.engine.types import Model, StepState
 from feddwa.errors import InputError
 
@@ -157,19 +158,9 @@ class FunctionalClient:
         return gradient  # type: ignore[no-any-return]  # torch.func.grad is untyped
 
 
-def descend(params: Model, gradient: Model, rate: float) -> Model:
+def descend(params: Model, gradient: Model, rate: Number) -> Model:
     """params - rate * gradient."""
+    if isinstance(rate, Tensor):  # a sum of products, where a float would be a factor inside the sum
+        moved = {name: torch.add(value, times(-rate, gradient[name])) for name, value in params.items()}
+        return Model({name: value.to(params[name].dtype) for name, value in moved.items()})
     return Model({name: torch.add(value, gradient[name], alpha=-rate) for name, value in params.items()})
-
-
-@dataclass(frozen=True)
-class SGDStep:
-    """One step of mini-batch gradient descent on an objective; the state has one part, "model"."""
-
-    rate: float
-    objective: Objective = task_loss
-
-    def __call__(self, client: Client, state: StepState, batch: Batch, **constants: Model) -> StepState:
-        """The state after the step."""
-        gradient = client.gradient(state["model"], batch, self.objective, **constants)
-        return {"model": descend(state["model"], gradient, self.rate)}

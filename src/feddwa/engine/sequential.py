@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from feddwa.data.federated import Batch, NetworkInput
-from feddwa.engine import keys
+from feddwa.engine import keys, torch_optimizers
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
 from feddwa.engine.functions import KeyedFunctions
-from feddwa.engine.network import Loss, Objective, SGDStep, Step, call, task_loss, trainable
+from feddwa.engine.network import Loss, Objective, Step, call, task_loss, trainable
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.score import SAMPLES_AT_ONCE, hits
+from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
+from feddwa.engine.torch_optimizers import TorchOptimizer
 from feddwa.engine.trainer import Trainer
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
@@ -125,7 +127,9 @@ class SequentialTrainer(Trainer):
         load(module, state.pop("buffers"))
         batches = self._batches(module, schedule, number)
         if isinstance(step, SGDStep):
-            return {"model": _sgd(module, step, state["model"], constants, batches), "buffers": _buffers(module)}
+            return {**_sgd(module, step, state, constants, batches), "buffers": _buffers(module)}
+        if isinstance(step, OptimizerStep):
+            step = with_optimizer(step, TorchOptimizer(like=step.optimizer))
         for client, batch in batches:
             state = dict(step(client, state, batch, **constants))
         return {**state, "buffers": _buffers(module)}
@@ -142,19 +146,27 @@ class SequentialTrainer(Trainer):
 def _sgd(
     module: nn.Module,
     step: SGDStep,
-    model: Model,
+    state: StepState,
     constants: StepState,
     batches: Iterator[tuple[PlainClient, Batch]],
-) -> Model:
-    """`model` after a step of torch's own optimiser for every batch; parameters that it lacks are constants."""
-    load(module, model)
-    parameters = {name: value for name, value in trainable(module).items() if name in model}
-    optimiser = torch.optim.SGD(parameters.values(), lr=step.rate)
+) -> StepState:
+    """The model and its optimiser's state after a step of torch's own optimiser for every batch.
+
+    Parameters that the model lacks are constants.
+    """
+    load(module, state["model"])
+    parameters = {name: value for name, value in trainable(module).items() if name in state["model"]}
+    own = state_of(state, "model")
+    optimiser = torch_optimizers.make(step.optimizer, parameters, float(step.rate))
+    torch_optimizers.load(optimiser, parameters, own)
     for client, batch in batches:
         optimiser.zero_grad()
         client.backward(Model(parameters), batch, step.objective, **constants)
+        if step.optimizer.clip:
+            nn.utils.clip_grad_norm_(parameters.values(), float(step.optimizer.clip))
         optimiser.step()
-    return Model({name: value.detach() for name, value in parameters.items()})
+    model = Model({name: value.detach() for name, value in parameters.items()})
+    return {"model": model, **named("model", torch_optimizers.read(optimiser, parameters, own))}
 
 
 def _buffers(module: nn.Module) -> Model:

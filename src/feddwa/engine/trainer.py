@@ -10,9 +10,12 @@ from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
-from feddwa.engine.network import Client, Completed, Objective, SGDStep, Step, descend, task_loss
-from feddwa.engine.rows import row, row_of_parts, scale, take, zeros
+from feddwa.engine.network import Client, Completed, Objective, Step, descend, task_loss
+from feddwa.engine.optimizers import PLAIN, Optimizer
+from feddwa.engine.rows import only, repeat, row, row_of_parts, scale, take, zeros
+from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.types import Memory, Model, Parts, Stack, StepState
+from feddwa.errors import InputError
 
 # Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
 STREAMS = {"second_half": "validation"}
@@ -26,6 +29,7 @@ class Trainer:
     ids: Tensor  # (m,) int64, on the CPU
     round: int
     flops: Tensor = field(init=False)  # (m,) spent so far by each client
+    _trained: dict[str, tuple[Stack, Parts]] = field(init=False, default_factory=dict)  # name -> model, its optimiser's
 
     def __post_init__(self) -> None:
         self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
@@ -68,18 +72,21 @@ class Trainer:
         steps: int | None = None,
         lr: float | None = None,
         purpose: str = "train",
+        optimizer: Optimizer | None = None,
+        name: str = "model",
         fixed: Stack | None = None,
         **constants: Stack,
     ) -> tuple[Stack, Memory]:
-        """Mini-batch SGD on an objective: the trained models, and the memory with BatchNorm statistics moved on.
+        """Mini-batch descent on an objective by the run's optimiser: the trained models, and the memory with BatchNorm
+        statistics moved on. `epochs`, `lr` and `optimizer` are the run's where they are not given; else see `train`.
 
         fixed: parameters that stand still, where `model` has the others alone: a head under which a body is trained.
         """
         if fixed is not None:
             objective, constants = Completed(objective), {**constants, "fixed": fixed}
-        step = SGDStep(self.lr if lr is None else lr, objective)
+        step, own = SGDStep(self.lr if lr is None else lr, objective), {"model": model}
         state, memory = self.train(
-            step, {"model": model}, memory, constants, epochs=epochs, steps=steps, purpose=purpose
+            step, own, memory, constants, epochs=epochs, steps=steps, purpose=purpose, optimizer=optimizer, name=name
         )
         return state["model"], memory
 
@@ -96,24 +103,73 @@ class Trainer:
         samples: Tensor | None = None,
         split: str = "train",
         purpose: str = "train",
+        optimizer: Optimizer | None = None,
+        name: str = "model",
     ) -> tuple[Parts, Memory]:
         """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
         `steps` ends an epoch after so many batches; else its last short batch is kept. samples: (m,) on the CPU, how
         many of its samples each client's epoch has at most, the first of its order; a row without any stays as it is.
-        `step` must be hashable and the same from round to round (a function, a method of a frozen dataclass): its
-        compiled program is found by it.
+        `step` must be hashable and the same from round to round (a function, a method of a frozen dataclass, numbers as
+        `engine/numbers.py` has them): its compiled program is found by it.
+
+        The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state belongs to the model: where
+        this is given the very model (the same tensors) that it has made before in this round, the state of that
+        training goes on; any other model starts from zeros, or with `--optimizer-state keep` from what its client's
+        memory keeps under `name`, which stands for the part "model" (`Algorithm.optimized`).
         """
+        optimizer = self.engine.settings.optimizer if optimizer is None else optimizer
+        if not isinstance(step, OptimizerStep) and optimizer != PLAIN:
+            raise InputError(
+                f"--optimizer: {getattr(step, '__name__', type(step).__name__)}, a step of this algorithm, takes none: "
+                "derive it from feddwa.engine.steps.OptimizerStep, or train by plain SGD"
+            )
+        step = with_optimizer(step, optimizer)
         epochs = self.epochs if epochs is None else epochs
         width = batch_size or self.batch_size
-        work = {**state, "buffers": memory["buffers"]}
+        states = self._optimizer_states(step, state, memory, name)
+        own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
+        work = {**state, **own, "buffers": memory["buffers"]}
         orders = [self._order(split, purpose, epoch) for epoch in range(epochs)]
         sizes = self.sizes(split) if steps is None else self.sizes(split).clamp(max=steps * width)
         sizes = sizes if samples is None else sizes.minimum(samples)
         schedule = Schedule(step, orders, sizes, width)
         self._count_flops(work, constants, schedule)
         new = dict(self._advance(work, constants, schedule))
-        return new, {**memory, "buffers": new.pop("buffers")}
+        memory = {**memory, "buffers": new.pop("buffers")}
+        own = {key: new.pop(key) for key in own}
+        for part in states:
+            slots, whose = state_of(own, part), name if part == "model" else part
+            self._trained[whose] = new[part], slots
+            kept = {key: stack for key, stack in named(whose, slots).items() if key in memory}
+            memory |= {key: {**memory[key], **stack} for key, stack in kept.items()}
+        return new, memory
+
+    def _optimizer_states(self, step: Step, state: Parts, memory: Memory, name: str) -> dict[str, Parts]:
+        """The optimiser's state that a training begins with: part -> slot -> name -> (m, *shape)."""
+        begin, settings = dict[str, Parts](), self.engine.settings
+        if not isinstance(step, OptimizerStep):
+            return begin
+        for part in step.moves:
+            fresh, whose = step.optimizer.init(row(state[part], 0)), name if part == "model" else part
+            kept, (model, going_on) = state_of(memory, whose), self._trained.get(whose, ({}, {}))
+            if fresh.keys() == going_on.keys() and all(state[part].get(key) is own for key, own in model.items()):
+                begin[part] = going_on
+            elif fresh and settings.keep_optimizer and step.optimizer == settings.optimizer:
+                self._check_kept(whose, kept)
+                begin[part] = {slot: only(kept[slot], names) for slot, names in fresh.items()}
+            else:
+                begin[part] = {slot: repeat(own, len(self.ids)) for slot, own in fresh.items()}
+        return {part: slots for part, slots in begin.items() if slots}
+
+    def _check_kept(self, whose: str, kept: Parts) -> None:
+        """A client keeps the state of a model that the algorithm has declared, and of each model its own."""
+        why = "clients train two models under this name in a round" if whose in self._trained else "is not declared"
+        if whose in self._trained or not kept:
+            raise InputError(
+                f"--optimizer-state keep: the state of {whose!r}: {why}; give the training that has it a name of its "
+                "own (`name=...`), and list all names in the algorithm's `optimized`"
+            )
 
     def losses(self, model: Stack, memory: Memory, split: str = "validation") -> Tensor:
         """(m,) float64: the mean loss of each model on its client's samples, with the client's BatchNorm statistics."""
@@ -127,7 +183,9 @@ class Trainer:
         The BatchNorm statistics that this moves on are dropped.
         """
         start, fixed = {"total": zeros(model)}, {"model": model}
-        state, _ = self.train(_add_gradient, start, memory, fixed, epochs=1, split=split, purpose=purpose)
+        state, _ = self.train(
+            _add_gradient, start, memory, fixed, epochs=1, split=split, purpose=purpose, optimizer=PLAIN
+        )
         return scale(1 / self.sizes(split).clamp(min=1).double(), state["total"])
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,8 @@ class Coordinator:
         problem = Problem(
             probe.initial, registry.clients, registry.train, registry.labels, probe.head, self.config.seed
         )
-        return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers)
+        settings = probe.client_side.engine.settings
+        return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers, settings)
 
     def _exchange(self, trains: list[int], last: bool) -> Outcome:
         """One exchange of messages; trains: rows of the cohort; last: nodes save their personalised models."""

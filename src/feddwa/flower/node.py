@@ -39,7 +39,9 @@ class Node:
 
     def fresh_memory(self) -> Memory:
         """Memory (k, ...) of its clients before their first round."""
-        return take_parts(begin(self.algorithm, self.client_side.batchnorm, self.problem, self.buffers)[1], self.rows)
+        side = self.client_side
+        memory = begin(self.algorithm, side.batchnorm, self.problem, self.buffers, side.engine.settings)[1]
+        return take_parts(memory, self.rows)
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData, NetworkInput
 from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.numbers import template
 from feddwa.engine.rows import concat, tensors
 from feddwa.engine.score import Rated, Sums
 from feddwa.engine.types import Parts
@@ -59,14 +60,20 @@ class Training:
 
     @property
     def signature(self) -> object:
-        """Step, epochs, batch size, and name, shape and dtype of every tensor: requests that agree can be one stack."""
+        """The step's template, epochs, batch size, and name, shape and dtype of every tensor.
+
+        Requests that agree can be one stack: the numbers of their steps may differ.
+        """
         shapes = _shapes({**self.work, **self.constants})
-        return self.schedule.step, len(self.schedule.orders), self.schedule.width, shapes
+        return template(self.schedule.step), len(self.schedule.orders), self.schedule.width, shapes
 
     @staticmethod
     def serve(stack: Engine, requests: "Sequence[Training]") -> Iterator[Parts]:
         """Train requests of one signature as one stack; the rows of each in turn."""
-        new = stack.advance(*_merge(requests))
+        first = requests[0].schedule.step
+        if any(request.schedule.numbers or request.schedule.step != first for request in requests):
+            stack.lifted.add(template(first))
+        new = stack.advance(*_merge(requests, template(first) in stack.lifted))
         for rows in _places([len(request.schedule.sizes) for request in requests]):
             yield {part: {name: value[rows] for name, value in stack.items()} for part, stack in new.items()}
 
@@ -115,7 +122,7 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
 
     A task that fails stops all of them, and its error is raised. A task that ends early leaves the others to go on.
     """
-    workers = [_Worker(task) for task in tasks]
+    stack.lifted, workers = set(), [_Worker(task) for task in tasks]
     for engine, worker in zip(engines, workers, strict=True):
         engine.worker = worker
     try:
@@ -141,16 +148,17 @@ def _places(counts: Sequence[int]) -> list[slice]:
     return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
 
-def _merge(requests: Sequence[Training]) -> tuple[Parts, Parts, Schedule]:
+def _merge(requests: Sequence[Training], lifted: bool) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
-    schedules = [request.schedule for request in requests]
+    schedules = [request.schedule.lifted() if lifted else request.schedule for request in requests]
     sizes = torch.cat([schedule.sizes for schedule in schedules])
     orders = [
         (_stack_orders([index for index, _ in epoch]), torch.cat([noise for _, noise in epoch]))
         for epoch in zip(*(schedule.orders for schedule in schedules), strict=True)
     ]
     work, constants = (concat([getattr(request, name) for request in requests]) for name in ("work", "constants"))
-    return work, constants, Schedule(schedules[0].step, orders, sizes, schedules[0].width)
+    numbers = {name: torch.cat([schedule.numbers[name] for schedule in schedules]) for name in schedules[0].numbers}
+    return work, constants, replace(schedules[0], orders=orders, sizes=sizes, numbers=numbers)
 
 
 def _stack_orders(orders: Sequence[Tensor]) -> Tensor:

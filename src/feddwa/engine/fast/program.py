@@ -157,9 +157,8 @@ class Program:
 
     def _layout(self, rows: int | Tensor) -> object:
         """The strides of constants, for which alone a recorded step holds: on a CPU, rows may share their memory."""
-        if isinstance(rows, Tensor) or all(value.is_contiguous() for value in self.constants):
-            return None
-        return tuple(value.stride() for value in self.constants)
+        shared = isinstance(rows, int) and not all(value.is_contiguous() for value in self.constants)
+        return tuple(value.stride() for value in self.constants) if shared else None
 
 
 def _allocate_like(value: Tensor) -> Tensor:
