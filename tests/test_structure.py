@@ -27,10 +27,13 @@ LAYERS = (
     {
         "config",
         "config_file",
+        "seeds",
+        "result",
         "tensorboard",
         "results",
         "trained",
         "build",
+        "fit",
         "rates",
         "objects",
         "experiment",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
     from feddwa.config import RunConfig
     from feddwa.errors import InputError
-    from feddwa.experiment import Result, resume, run
+    from feddwa.experiment import resume, run
+    from feddwa.result import Result, Results
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "InputError",
     "Local",
     "Result",
+    "Results",
     "RunConfig",
     "mixing",
     "resume",
@@ -38,7 +40,8 @@ _HOMES = {  # module -> the public names that it defines
     "feddwa.algorithms": ("ALGORITHMS", "Algorithm", "FedAvg", "FedDWA", "Local"),
     "feddwa.config": ("RunConfig",),
     "feddwa.errors": ("InputError",),
-    "feddwa.experiment": ("Result", "resume", "run"),
+    "feddwa.experiment": ("resume", "run"),
+    "feddwa.result": ("Result", "Results"),
 }
 
 

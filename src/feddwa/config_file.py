@@ -30,12 +30,16 @@ def from_toml(path: str | Path, kind: type[Config]) -> Config:
     for key in values:
         if key not in known:
             raise unknown(f"--config {path}", key, known)
+    params.check_alternatives(f"--config {path}: ", values, kind)
     return kind(**{key: params.typed(f"--config {path}: {key}", value, known[key][0]) for key, value in values.items()})
 
 
 def to_toml(config: RunConfig) -> str:
     """The configuration as TOML that reads back to itself, but for `out`: a run made again goes to a new place."""
-    given = {key: value for key, value in dataclasses.asdict(config).items() if value is not None and key != "out"}
+    left_out = {"out", *params.replaced(config)}
+    given = {
+        key: value for key, value in dataclasses.asdict(config).items() if value is not None and key not in left_out
+    }
     return "".join(f"{key} = {_literal(value)}\n" for key, value in {"version": VERSION, **given}.items())
 
 

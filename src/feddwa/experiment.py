@@ -1,71 +1,52 @@
 """From a configuration to a finished run: the Python entry points `run` and `resume`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor, nn
+from typing import Any, overload
 
 from feddwa import checkpoint, rates
-from feddwa.build import load_task, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
 from feddwa.checkpoint import Checkpoint
-from feddwa.config import RunConfig
+from feddwa.config import RunConfig, options_of
+from feddwa.config_file import from_toml, to_toml
+from feddwa.data.dataset import Dataset
 from feddwa.data.describe import describe
-from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Stack
+from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
 from feddwa.objects import named, shown
+from feddwa.params import check_alternatives
+from feddwa.result import Result, Results
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
-from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
+from feddwa.seeds import FEDERATIONS, SEEDS, SeededConfig, each_seed
+from feddwa.storage import write_whole
 from feddwa.trained import store
-from feddwa.trained.export import Deployed, deployed, predict
-from feddwa.trained.store import LEFT_OUT, TrainedModels
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    summary: dict[str, Any]
-    metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
-    weights: Sequence[Weights]  # of every round; a run directory's are read from its files when they are asked for
-    models: Stack  # (N, *shape) personalised parameters
-    buffers: Stack  # (N, *shape) and BatchNorm statistics
-    partition: Partition
-    path: str | None = None  # the run directory
-    trained: TrainedModels | None = None  # None where a finished run was made without storing its models
-
-    def model(self, client: str | int) -> nn.Module:
-        """A client's trained network, by the client's name or number: in evaluation mode, on the CPU.
-
-        It takes the network's input: normalised samples. `deployed(client)` is the same for raw samples.
-        """
-        return self._trained().model(client)
-
-    def deployed(self, client: str | int) -> Deployed:
-        """A client's trained model from raw samples, as the data have them, to scores."""
-        return deployed(self._trained(), client)
-
-    def predict(self, client: str | int, x: Any) -> Tensor:
-        """Scores (n, outputs) of raw samples x (n, *shape), an array or a tensor, by a client's model."""
-        return predict(self._trained(), client, x)
-
-    def _trained(self) -> TrainedModels:
-        if self.trained is None:
-            raise InputError(f"{self.path}: has no models: {LEFT_OUT}")
-        return self.trained
+@overload
+def run(
+    config: RunConfig | None = None, *, seeds: Sequence[int], observe: Callable[..., None] = ..., **options: Any
+) -> Results: ...
 
 
-def run(config: RunConfig | None = None, *, observe: Observer = lambda line: None, **options: Any) -> Result:
+@overload
+def run(config: RunConfig | None = None, *, seeds: None = None, observe: Observer = ..., **options: Any) -> Result: ...
+
+
+def run(
+    config: RunConfig | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    observe: Callable[..., None] = lambda line, seed=0: None,
+    **options: Any,
+) -> Result | Results:
     """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`: the options of `feddwa run`, by name.
 
     Own objects stand wherever a name does:
@@ -82,36 +63,76 @@ def run(config: RunConfig | None = None, *, observe: Observer = lambda line: Non
     `out` is the run directory, by default a new one in runs/. It can be resumed and reported on in another process, so
     objects in it must have a name there: classes and functions of a module or script; data are copied into the cache.
     With `out=False` nothing is written, and any object will do, those of a notebook included.
+
+    `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
+    directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
         if name not in known:
             raise unknown("run", name, known)
     written = options.get("out") is not False
+    if seeds is not None:
+        options["seeds"] = tuple(seeds) if isinstance(seeds, range) else seeds
+        check_alternatives("", options, SeededConfig)
     with named(options if written else {**options, "out": None}, written) as plain:
-        config = dataclasses.replace(config or RunConfig(), **plain).resolved()
+        given = SeededConfig(**options_of(config or RunConfig()))
+        several = dataclasses.replace(given, **plain).resolved()
+        config = several.run_config()
         if written:
             runs.check_free(config.out)
         require(written or not config.tensorboard, "tensorboard", True, "False where out=False, which writes nothing")
-        return run_tasks([config], [load_task(config)], observe, written=written)[0]
+        if several.seeds is None:
+            return run_tasks([config], [load_task(config)], [observe], written=written)[0]
+        path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
+        tasks = tasks_of(config, several.seeds, load_dataset(config))
+        first = dataclasses.replace(config, seed=several.seeds[0])
+        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks))
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
     """Run a resolved configuration on data that are loaded already."""
-    return run_tasks([config], [task], observe)[0]
+    return run_tasks([config], [task], [observe])[0]
+
+
+def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observer]:
+    """For each of several seeds an observer that tells which it is of."""
+    return [partial(observe, seed=seed) for seed in seeds]
+
+
+def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
+    """Loaded data as each seed divides them."""
+    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
+
+
+def run_seeds(
+    config: RunConfig, tasks: Mapping[int, Task], path: Path | None, observers: Sequence[Observer] = ()
+) -> Results:
+    """Run a settled configuration on the data of several seeds, in lockstep.
+
+    Runs in `path` that are finished are read back, and those that were interrupted go on. All seeds have one rate.
+    """
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        known = options_of(config, leaving_out=("seed", "out"))
+        write_whole(path / SEEDS, to_toml(SeededConfig(**known, seeds=tuple(tasks))))
+    configs = each_seed(config, list(tasks), path)
+    begun = [own for own in configs if own.out and (Path(own.out) / runs.CONFIG).is_file()]
+    found = run_tasks(configs, list(tasks.values()), observers, begun, written=path is not None)
+    return Results(dict(zip(tasks, found, strict=True)), None if path is None else str(path))
 
 
 def run_tasks(
     configs: Sequence[RunConfig],
     tasks: Sequence[Task],
-    observe: Observer = lambda line: None,
+    observers: Sequence[Observer] = (),
     begun: Collection[RunConfig] = (),
     written: bool = True,
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
     Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. The rounds of the first one are shown. written: whether there are run directories.
+    in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
     """
     new = _run if written else _run_unwritten
     jobs = [_resume if config in begun else new for config in configs]
@@ -121,13 +142,13 @@ def run_tasks(
     ]
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
+    watching = [*observers, *[lambda line: None] * (len(pairs) - len(observers))]
     if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
-        return [job(*pair, engine, observe) for job, pair, engine in zip(jobs, pairs, engines, strict=True)]
+        return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
     stack = tasks[0].keep(name, lambda: lockstep.stacked_engine(engines))
     members = lockstep.lockstep_engines(engines)
-    watching = [observe, *[lambda line: None] * (len(pairs) - 1)]
     work = [
         partial(job, *pair, engine, watcher)
         for job, pair, engine, watcher in zip(jobs, pairs, members, watching, strict=True)
@@ -171,26 +192,36 @@ def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str
     return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
 
 
-def resume(path: str | Path, *, observe: Observer = lambda line: None) -> Result:
+def resume(path: str | Path, *, observe: Callable[..., None] = lambda line, seed=0: None) -> Result | Results:
     """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
 
-    A run that is finished is read back, with its models unless it was made without storing them.
+    A run that is finished is read back, with its models unless it was made without storing them. In the directory of
+    several seeds all of them go on.
     """
     path = Path(path)
-    if (path / runs.FEDERATION).exists():
+    if (path / SEEDS).is_file():
+        several = from_toml(path / SEEDS, SeededConfig).resolved()
+        config, seeds = several.run_config(), several.seeds or ()
+        tasks = tasks_of(config, seeds, _found_again(config, path / SEEDS))
+        return run_seeds(config, tasks, path, watching(observe, tasks))
+    if (path / runs.FEDERATION).exists() or (path / FEDERATIONS).exists():
         raise InputError(f"{path}: is a federation's; it continues when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
+    return resume_task(config, divided(config, _found_again(config, path / runs.CONFIG)), path, observe)
+
+
+def _found_again(config: RunConfig, file: Path) -> Dataset:
+    """The data of a run that goes on; file: of its configuration."""
     try:
-        task = load_task(config)
+        return load_dataset(config)
     except InputError as error:
-        raise InputError(f"{error} (where the data have moved, change {path / runs.CONFIG})") from None
-    return resume_task(config, task, path, observe)
+        raise InputError(f"{error} (where the data have moved, change {file})") from None
 
 
 def resume_task(config: RunConfig, task: Task, path: Path, observe: Observer = lambda line: None) -> Result:
     """The same on data that are loaded already."""
     config = dataclasses.replace(config, out=str(path))
-    return run_tasks([config], [task], observe, begun=[config])[0]
+    return run_tasks([config], [task], [observe], begun=[config])[0]
 
 
 def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:

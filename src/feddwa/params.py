@@ -46,6 +46,7 @@ class Option:
     flag: str = ""  # the name, where it is not --FIELD
     positional: bool = False  # a word without dashes
     repeated: bool = False  # one item of a tuple each time it is given
+    instead_of: str = ""  # the field in whose place it stands: one of both is given
     hidden: bool = False  # not on the command line at all
 
 
@@ -82,6 +83,8 @@ def parse(value: Any, kind: Any) -> Any:
     Numbers are written in plain digits: Python's own `int(" 1_0 ")` takes more than anybody means.
     """
     kind, optional, _ = parts_of(kind)
+    if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
+        return tuple(parse(item, item_of(kind)) for item in value)
     if not isinstance(value, str):
         return value
     if optional and value.lower() == "none":
@@ -94,7 +97,7 @@ def parse(value: Any, kind: Any) -> Any:
 
 
 def typed(field: str, value: Any, kind: Any) -> Any:
-    """`value` where it is of type `kind` (bool, int, float, str, Literal, tuple[str, ...], X | None), else an error.
+    """`value` where it is of type `kind` (bool, int, float, str, Literal, tuple[X, ...], X | None), else an error.
 
     A number may also be one of the words of `float | Literal["auto"]`.
 
@@ -109,10 +112,10 @@ def typed(field: str, value: Any, kind: Any) -> Any:
         require(value <= largest, field, value, f"at most {largest:,}")
     if plain is float and isinstance(value, numbers.Integral):
         require(abs(int(value)) < 10**300, field, value, "a number that a float can hold")
-    for text in [value] if plain is str else value if typing.get_origin(plain) is tuple else []:
-        require(is_line(text), field, text, "text without control characters")
+    if plain is str:
+        require(is_line(value), field, value, "text without control characters")
     if typing.get_origin(plain) is tuple:
-        return tuple(value)
+        return tuple(typed(field, item, item_of(plain)) for item in value)
     return plain(value) if plain in (int, float) else value
 
 
@@ -133,14 +136,16 @@ def in_words(kind: Any) -> str:
     if typing.get_origin(plain) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(plain)))}"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    return words.get(plain, "a list of strings") + "".join(f" or {word}" for word in words_of(kind))
+    if typing.get_origin(plain) is tuple:
+        return f"a list of {'strings' if parts_of(item_of(plain))[0] is str else 'whole numbers'}"
+    return words[plain] + "".join(f" or {word}" for word in words_of(kind))
 
 
 def _is(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is Literal:
         return value in typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        return isinstance(value, list | tuple) and all(_is(item, parts_of(item_of(kind))[0]) for item in value)
     number = {int: numbers.Integral, float: numbers.Real}.get(kind)
     return isinstance(value, kind) if number is None else isinstance(value, number) and not isinstance(value, bool)
 
@@ -155,6 +160,30 @@ def parts_of(kind: Any) -> tuple[Any, bool, int]:
         else:
             kind, optional = next(each for each in typing.get_args(kind) if each is not type(None)), True
     return kind, optional, largest
+
+
+def item_of(kind: Any) -> Any:
+    """X of `tuple[X, ...]`, with its marks."""
+    return typing.get_args(kind)[0]
+
+
+def check_alternatives(where: str, given: Mapping[str, Any], kind: type) -> None:
+    """Raise where a value is given for a field and for one that stands in its place; where: before the options."""
+    for name, (type_, _) in fields_of(kind).items():
+        other = mark_of(type_).instead_of
+        if other and name in given and other in given:
+            raise InputError(f"{where}{name} stands in the place of {other}; give one of them")
+
+
+def replaced(values: Any) -> list[str]:
+    """Fields of a dataclass in whose place others have a value."""
+    marks = {name: mark_of(kind).instead_of for name, (kind, _) in fields_of(type(values)).items()}
+    return [own for name, own in marks.items() if own and getattr(values, name) is not None]
+
+
+def mark_of(kind: Any) -> Option:
+    """How a field of this type stands on the command line."""
+    return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Option)), Option())
 
 
 def words_of(kind: Any) -> tuple[str, ...]:

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa.build import check_single_samples, decisions, make_engine, settled
+from feddwa.build import decisions, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Model, keys
 from feddwa.engine.network import call, task_loss, trainable
 from feddwa.engine.sequential import PlainClient
 from feddwa.errors import InputError
+from feddwa.fit import check_single_samples
 from feddwa.storage import write_whole
 
 Config = TypeVar("Config", bound=RunConfig)

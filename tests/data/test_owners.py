@@ -15,7 +15,7 @@ from PIL import Image
 
 import feddwa
 from feddwa import cli, doctor
-from feddwa.build import check_single_samples, engine_on, load_task
+from feddwa.build import engine_on, load_task
 from feddwa.config import RunConfig
 from feddwa.data import describe
 from feddwa.data.adapter import owners_names
@@ -23,6 +23,7 @@ from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.engine import Settings
 from feddwa.errors import InputError
+from feddwa.fit import check_single_samples
 from feddwa.report.figures import FIGURES
 from feddwa.report.page import page
 from feddwa.results.methods import by_method

@@ -187,7 +187,9 @@ def test_methods_that_are_level_lead_together(runs, tmp_path):
 
 def test_means_over_different_seeds_are_not_passed_over(runs):
     methods = by_method(read([runs / "0", runs / "1" / "feddwa"]))
-    assert "Not all methods were run with the same seeds: their means are over different data." in facts.story(methods)
+    assert "Unequal seeds (*): without seed 1: Local, FedAvg. Differences are over common seeds." in facts.story(
+        methods
+    )
 
 
 def test_without_local_nothing_is_claimed(runs):

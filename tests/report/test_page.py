@@ -55,8 +55,8 @@ def test_the_tables_say_what_was_measured(text, runs):
         for s in (0, 1)
     ]
     assert rows["FedDWA"][1] == f"{np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}"
-    assert rows["FedDWA"][5] == "56.4 KiB"
-    assert rows["Local"][3:6] == ["", "", "0 B"]
+    assert rows["FedDWA"][6] == "56.4 KiB"
+    assert rows["Local"][3:7] == ["", "2", "", "0 B"]
 
 
 def test_two_reports_of_the_same_runs_are_equal(text, runs):

@@ -43,7 +43,7 @@ def run_stack(
     for own in runs_of:
         if own not in begun:
             shutil.rmtree(str(own.out), ignore_errors=True)
-    experiment.run_tasks(runs_of, [task_of(config) for config in configs], observe, begun)
+    experiment.run_tasks(runs_of, [task_of(config) for config in configs], [observe], begun)
     for config in configs:
         yield config, work_of(config)
         shutil.rmtree(work_of(config))

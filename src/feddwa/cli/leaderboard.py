@@ -53,7 +53,7 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
 
     from feddwa.report.terminal import show_finding
     from feddwa.report.units import human_bytes, human_flops, human_seconds
-    from feddwa.results.compare import budgets, leaderboard
+    from feddwa.results.compare import budgets, leaderboard, over_whom, reference, unequal_seeds
     from feddwa.results.methods import by_method
 
     every = by_method(records)
@@ -66,38 +66,42 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
         return False
     units = {"bytes": human_bytes, "flops": human_flops, "seconds": human_seconds}
     measure = methods[0].measure
-    table = Table(title=setting, caption=_caption(len(records), measure), caption_justify="left")
+    several = any(len(method.runs) > 1 for method in methods)
+    caption = f"{_caption(len(records), measure, several)} {unequal_seeds(methods)}".strip()
+    table = Table(title=setting, caption=caption, caption_justify="left")
     heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     over = "over Local" if measure.sign > 0 else "below Local"
-    for place, head in enumerate(["method", *heads, "all rounds", over, "worst tenth", "better off alone"]):
+    leads = [f"{over_whom(reference(methods))} (95 % CI)", "n"] if several else [over]
+    for place, head in enumerate(["method", *heads, "all rounds", *leads, "worst tenth", "better off alone"]):
         # In a narrow terminal long names are folded, numbers stay whole.
-        table.add_column(
-            head, justify="right" if place else "left", width=measure.width if place else None, overflow="fold"
-        )
+        width = measure.width if place and head not in leads[: 2 * several] else None
+        table.add_column(head, justify="right" if place else "left", width=width, overflow="fold")
     for each in leaderboard(methods):
-        table.add_row(*_cells(each, measure))
+        table.add_row(*_cells(each, measure, several))
     console.print(table)
     return True
 
 
-def _caption(runs: int, measure: "Measure") -> str:
+def _caption(runs: int, measure: "Measure", several: bool) -> str:
     accuracy = measure.sign > 0
     what = "Accuracy in percent" if accuracy else "Loss, lower is better"
     gains = "Over Local: points" if accuracy else "Below Local: by how much the loss is lower"
+    ends = ", with the 95 % confidence interval of the mean over n seeds, paired" if several else ""
     return (
         f"{what}, all clients, unweighted, mean over seeds ({runs} runs). "
         "Within a budget: all clients together, that of the method that spends least. "
-        f"{gains}, of the mean client and of the tenth that gains least."
+        f"{gains}, of the mean client{ends}, and of the tenth that gains least."
     )
 
 
-def _cells(place: "Place", measure: "Measure") -> list[str]:
+def _cells(place: "Place", measure: "Measure", several: bool) -> list[str]:
     shown = [measure.number(value) if value is not None else "-" for value in (*place.at.values(), place.last)]
     gain = place.gain
     gains = ["-"] * 3
     if gain is not None:
         gains = [measure.gain(gain.mean), measure.gain(gain.worst_tenth), f"{gain.losers:.0f} %"]
-    return [place.name, *shown, *gains]
+    leads = [place.lead, place.seeds] if several else gains[:1]
+    return [place.name, *shown, *leads, *gains[1:]]
 
 
 def _draw(folder: Path, methods: "Sequence[Method]") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from feddwa.experiment import Result
+    from feddwa.result import Result, Results
 
 
 @contextmanager
@@ -25,15 +25,32 @@ def resumable(path: Path) -> Iterator[None]:
         raise
 
 
-def show_outcome(console: "Console", results: "Mapping[str, Result]", folder: Path) -> int:
-    """Show what came out of some runs, led by what went wrong; 1 where one of them has failed, else 0."""
-    from feddwa.report.tables import show_results, show_weights
+def show_outcome(console: "Console", results: "Mapping[str, Result | Results]", folder: Path) -> int:
+    """Show what came out of some runs, led by what went wrong; 1 where one of them has failed, else 0.
+
+    All of one seed, or all of the same several seeds.
+    """
+    from feddwa.report.tables import show_results, show_seeds, show_weights
+    from feddwa.result import Results
+    from feddwa.results.methods import Method
     from feddwa.results.record import read_run
 
-    runs = {name: read_run(Path(result.path or "")) for name, result in results.items()}
-    show_results(console, runs)
-    show_weights(console, runs, folder)
-    return _status(results)
+    single = {name: result for name, result in results.items() if not isinstance(result, Results)}
+    several = {name: result for name, result in results.items() if isinstance(result, Results)}
+    runs = {name: read_run(Path(result.path or "")) for name, result in single.items()}
+    if runs:
+        show_results(console, runs)
+        show_weights(console, runs, folder)
+    if several:
+        methods = [
+            Method(name, [read_run(Path(result.path or "")) for result in own.values()])
+            for name, own in several.items()
+        ]
+        show_seeds(console, methods)
+        shown = {f"{method.name}, seed {method.runs[0].seed}": method.runs[0] for method in methods}
+        show_weights(console, shown, folder, [f"{own.path}/seed-*/" for own in several.values()])
+    by_seed = {f"{name}, seed {seed}": result for name, own in several.items() for seed, result in own.items()}
+    return _status({**single, **by_seed})
 
 
 def _status(results: "Mapping[str, Result]") -> int:

@@ -89,8 +89,7 @@ def arguments_of(kind: type) -> list[Argument]:
     """What a command takes, in the order of the fields of its options; of options about a run also --config."""
     texts, found = fields_text(kind), []
     for name, (type_, default) in params.fields_of(kind).items():
-        marks = (mark for mark in getattr(type_, "__metadata__", ()) if isinstance(mark, Option))
-        found.append(Argument(name, type_, default, next(marks, Option()), texts[name]))
+        found.append(Argument(name, type_, default, params.mark_of(type_), texts[name]))
     if "dataset" in texts:
         found.append(Argument("config", str, None, Option(), CONFIG))
     return [argument for argument in found if not argument.mark.hidden]
@@ -147,6 +146,7 @@ def parse(command: str, kind: type[Options], arguments: Sequence[str], examples:
             raise InputError(f"{unknown[0].partition('=')[0]}: unknown option; valid: {valid}")
         given = {each.field: each.read(vars(found)[each.field]) for each in known if each.field in found}
         given |= {each.field: each.absent() for each in known if each.required and each.field not in found}
+        params.check_alternatives("--", given, kind)
     except (argparse.ArgumentError, InputError) as error:
         complaint = error if isinstance(error, InputError) else _complaint(error, known)
         raise InputError(f"{complaint}; see feddwa {command} --help") from None
@@ -156,7 +156,10 @@ def parse(command: str, kind: type[Options], arguments: Sequence[str], examples:
     stored: Any = from_toml(file, kind)
     repeated = [each.field for each in known if each.mark.repeated]
     merged = {field: _merged(getattr(stored, field), given.get(field, ())) for field in repeated}
-    options: Options = dataclasses.replace(stored, **{**given, **merged})
+    pairs = [(each.field, each.mark.instead_of) for each in known if each.mark.instead_of]
+    outdone = [other for pair in pairs for own, other in (pair, pair[::-1]) if own in given]  # what the file says of it
+    usual = {each.field: each.default for each in known if each.field in outdone}
+    options: Options = dataclasses.replace(stored, **{**usual, **given, **merged})
     return options
 
 

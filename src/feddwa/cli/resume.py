@@ -8,6 +8,7 @@ from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config_file import from_toml
 from feddwa.params import Option
 from feddwa.plugins import label
+from feddwa.seeds import COMPARISON, SEEDS, SeededConfig
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ def resume_command(config: ResumeConfig) -> int:
     from feddwa.results import runs
 
     path = Path(config.directory)
-    if (path / runs.COMPARISON).is_file():
-        return compare_runs(from_toml(path / runs.COMPARISON, CompareConfig), path)
-    known = runs.read_config(path).resolved()
+    if (path / COMPARISON).is_file():
+        return compare_runs(from_toml(path / COMPARISON, CompareConfig), path)
+    several = (path / SEEDS).is_file()
+    known = (from_toml(path / SEEDS, SeededConfig) if several else runs.read_config(path)).resolved()
     console = make_console()
     with resumable(path), progress(console, label(known.algorithm), known.rounds or 0) as observe:
         result = resume(path, observe=observe)

@@ -7,34 +7,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from feddwa.cli.outcome import resumable, show_outcome
-from feddwa.config import RunConfig
+from feddwa.config import RunConfig, options_of
 from feddwa.config_file import to_toml
 from feddwa.errors import InputError, require
 from feddwa.groups import expanded
 from feddwa.params import Option, fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, check_dataset, label, located
+from feddwa.seeds import COMPARISON, SeededConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from feddwa.data.task import Task
+    from feddwa.result import Result, Results
 
 
 @dataclass(frozen=True)
-class RunOptions(RunConfig):
+class RunOptions(SeededConfig):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     quiet: bool = False
     """Print nothing but the directory that was written."""
 
-    def run_config(self) -> RunConfig:
-        """What is about the run and not about the screen."""
-        return RunConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)})
-
 
 @dataclass(frozen=True)
 class CompareConfig(RunOptions):
-    """Several algorithms on the same data, from the same seed."""
+    """Several algorithms on the same data, from the same seeds."""
 
     algorithm: Annotated[str, Option(hidden=True)] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
@@ -44,10 +42,11 @@ class CompareConfig(RunOptions):
 def run_command(options: RunOptions) -> int:
     """`feddwa run`."""
     check_dataset(options.dataset)
+    seeds = options.checked().seeds
     config = options.run_config().resolved()
 
-    from feddwa.build import load_task
-    from feddwa.experiment import run_task
+    from feddwa.build import load_dataset
+    from feddwa.experiment import run_seeds, run_task, tasks_of, watching
     from feddwa.report.progress import decoding, progress
     from feddwa.report.terminal import make_console
     from feddwa.results.runs import check_free, default_path
@@ -56,11 +55,17 @@ def run_command(options: RunOptions) -> int:
     console = make_console(options.quiet)
     config = dataclasses.replace(config, out=str(path))
     check_free(config.out)
+    config = dataclasses.replace(config, seed=config.seed if seeds is None else seeds[0])
     with decoding(options.quiet) as tell:
-        task = load_task(config, tell)
-    config = told(console, config, task)
+        dataset = load_dataset(config, tell)
+    tasks = tasks_of(config, seeds or [config.seed], dataset)
+    config = told(console, config, tasks[config.seed])
     with resumable(path), progress(console, label(config.algorithm), config.rounds or 0, options.quiet) as observe:
-        result = run_task(config, task, observe)
+        result: Result | Results
+        if seeds is None:
+            result = run_task(config, tasks[config.seed], observe)
+        else:
+            result = run_seeds(config, tasks, path, watching(observe, tasks))
     status = show_outcome(console, {label(config.algorithm): result}, path)
     console.print(f"\nfeddwa report {path} makes a page of it", highlight=False, soft_wrap=True)
     if options.quiet:
@@ -85,7 +90,7 @@ def compare_command(config: CompareConfig) -> int:
     config = dataclasses.replace(config, algorithms=names)
     for name in names:
         ALGORITHMS.check(name, "--algorithms")
-    config.run_config().checked()
+    config.checked()
 
     from feddwa.results.runs import check_free, default_path
 
@@ -95,24 +100,28 @@ def compare_command(config: CompareConfig) -> int:
 
 
 def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ()) -> int:
-    """All runs of a comparison: those that are finished are read back, one that was interrupted continues.
+    """All runs of a comparison: those that are finished are read back, those that were interrupted go on.
 
     brought: names that a group stands for; those that do not suit the task are left out.
     """
-    from feddwa.build import load_task, make_network, settled
-    from feddwa.experiment import resume_task, run_task
+    from feddwa.build import load_dataset, make_network, settled
+    from feddwa.experiment import resume_task, run_seeds, run_task, tasks_of, watching
     from feddwa.report.page import write_report
     from feddwa.report.progress import decoding, jobs
     from feddwa.report.terminal import make_console
     from feddwa.results.record import read
-    from feddwa.results.runs import COMPARISON, CONFIG
+    from feddwa.results.runs import CONFIG
     from feddwa.storage import write_whole
 
-    console, results = make_console(quiet=config.quiet), {}
+    console = make_console(quiet=config.quiet)
+    results: dict[str, Result | Results] = {}
     configs = {name: each.resolved() for name, each in _split(config, out).items()}
+    seeds = config.checked().seeds
     first = next(iter(configs.values()))
     with decoding(config.quiet) as tell:
-        task = load_task(first, tell)
+        dataset = load_dataset(first, tell)
+    tasks = tasks_of(first, seeds or [first.seed], dataset)
+    task = tasks[first.seed]  # of the first seed: what is searched for or measured on its data holds for all
     make_network(first, task.dataset)
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)
@@ -128,7 +137,12 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
             with job(name, each.rounds or 0) as observe:
-                results[name] = resume_task(each, task, out / name, observe) if begun else run_task(each, task, observe)
+                if seeds is not None:
+                    results[name] = run_seeds(each, tasks, out / name, watching(observe, tasks))
+                elif begun:
+                    results[name] = resume_task(each, task, out / name, observe)
+                else:
+                    results[name] = run_task(each, task, observe)
     status = show_outcome(console, results, out)
     write_report(read([out]), out / "report.html")
     console.print(f"  {out / 'report.html'}   open it in a browser", highlight=False, soft_wrap=True)
@@ -205,7 +219,8 @@ def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
             raise InputError(f"--param {entry}: no such hyper-parameter; valid for {valid}")
         for name in takers:
             chosen[name].append(entry)
-    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
+    options = options_of(config.run_config())
+    options["seed"] = config.seed if config.seeds is None else config.seeds[0]
     return {
         name: RunConfig(**{**options, "algorithm": names[name], "out": str(out / name), "param": tuple(chosen[name])})
         for name in names

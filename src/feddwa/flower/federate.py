@@ -20,11 +20,11 @@ from feddwa.data.describe import describe, to_json
 from feddwa.data.task import Task
 from feddwa.engine import Stack
 from feddwa.errors import InputError, require
-from feddwa.experiment import Result
 from feddwa.flower.processes import handling
 from feddwa.flower.settings import FlowerConfig
 from feddwa.plugins import DATASETS, is_foreign
 from feddwa.rates import decided
+from feddwa.result import Result
 from feddwa.results import runs
 from feddwa.results.recorder import Observer
 from feddwa.results.weights import read as read_weights
@@ -66,6 +66,11 @@ def federate(
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
+    return read_back(path, task)
+
+
+def read_back(path: Path, task: Task) -> Result:
+    """A federation that is finished, from its run directory and the folders of its nodes."""
     content, lines = runs.read_record(path), runs.read_lines(path / runs.METRICS)
     assert content is not None
     return Result(content["summary"], lines, read_weights(path), _models(path), {}, task.partition, str(path))

@@ -8,7 +8,7 @@ import numpy as np
 from feddwa import doctor
 from feddwa.report.units import human_bytes
 from feddwa.results.collaboration import flow
-from feddwa.results.compare import Gain, gain_over, local_runs
+from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
 from feddwa.results.methods import Method
 
 FAILURES = 2  # that the headline has room for
@@ -55,7 +55,7 @@ def _result(methods: Sequence[Method]) -> str:
         )
         return f"{main.name}: {reached}, mean over all clients{_in_seeds(main)}."
     rest = [other for other in methods if other is not main and other.sound]
-    level = [other.name for other in rest if main.rank - other.rank < measure.level]
+    level = [other.name for other in rest if (own := lead_over(main, other)) and own.apart.mean < measure.level]
     leads = f"{_listed([main.name, *level])} lead{'' if level else 's'} with {measure.text(main.last)}"
     gain = all_gains(main, methods)
     if main.algorithm == "local":
@@ -93,9 +93,7 @@ def story(methods: Sequence[Method]) -> list[str]:
     unfinished = [run for method in methods for run in method.runs if not run.finished]
     if unfinished:
         told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    seeds = {frozenset(run.seed for run in method.runs) for method in methods}
-    if len(seeds) > 1:
-        told.append("Not all methods were run with the same seeds: their means are over different data.")
+    told += [_seed_by_seed(main, methods), unequal_seeds(methods)]
     return [sentence for sentence in told if sentence]
 
 
@@ -157,9 +155,23 @@ def _others(main: Method, methods: Sequence[Method]) -> str:
 
 def _against(method: Method, main: Method) -> str:
     """A method's value, and how far it is from the one that leads: "80.1 % (-2.0 points)"."""
-    measure, apart = main.measure, method.last - main.last
-    told = f"{apart:+{measure.plain}}{' points' if measure.unit else ''}"
-    return f"{method.last:{measure.plain}}{measure.unit} ({told})"
+    measure, apart = main.measure, lead_over(method, main)
+    value = f"{method.last:{measure.plain}}{measure.unit}"
+    if apart is None:
+        return value
+    return f"{value} ({measure.sign * apart.apart.mean:+{measure.plain}}{' points' if measure.unit else ''})"
+
+
+def _seed_by_seed(main: Method, methods: Sequence[Method]) -> str:
+    """The interval of the lead over Local, or where Local leads over the first of the others."""
+    others = [method for method in methods if method is not main]
+    base = reference(methods) if main is not reference(methods) else next(iter(others), main)
+    found, measure = lead_over(main, base), main.measure
+    if found is None or found.ends is None:
+        return ""
+    ends = f"95 % CI {measure.gain(found.ends.low)} to {measure.gain(found.ends.high)}, n = {len(found.apart.values)}"
+    told = f"Seed by seed, {main.name} is {measure.over(found.apart.mean)} {base.name} ({ends})"
+    return f"{told}: the seeds do not tell them apart." if found.ends.includes_zero else f"{told}."
 
 
 def _joining(main: Method, methods: Sequence[Method]) -> str:

@@ -19,7 +19,15 @@ from feddwa.errors import InputError
 from feddwa.report import facts
 from feddwa.report.collect import collect
 from feddwa.report.units import human_bytes, human_flops, human_seconds
-from feddwa.results.compare import Spread, over_seeds
+from feddwa.results.compare import (
+    Spread,
+    lead_in_words,
+    over_seeds,
+    over_whom,
+    reference,
+    seeds_lacking,
+    unequal_seeds,
+)
 from feddwa.results.methods import Method, by_method
 from feddwa.results.record import Record
 from feddwa.storage import write_whole
@@ -73,18 +81,19 @@ def page(methods: Sequence[Method]) -> str:
     )
 
 
-def command(config: RunConfig) -> str:
-    """The command line that makes a run again: every option that is not the default."""
+def command(config: RunConfig, seeds: Sequence[int] = ()) -> str:
+    """The command line that makes a run again, or those of several seeds: every option that is not the default."""
     named = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition")}
     usual, first = RunConfig(**named).resolved(), RunConfig(partition=config.usual_partition)
     words = ["feddwa", "run", "--algorithm", config.algorithm]
+    elsewhere = {"algorithm", "param", "metrics", "out", "tensorboard", *(["seed"] if seeds else [])}
     for name in RunConfig.__dataclass_fields__:
         value, default = getattr(config, name), getattr(first if name in named else usual, name)
-        if name not in ("algorithm", "param", "metrics", "out", "tensorboard") and value != default:
+        if name not in elsewhere and value != default:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += [word for entry in config.metrics for word in ("--metric", entry)]
     words += [word for entry in config.param if entry not in usual.param for word in ("--param", entry)]
-    return shlex.join(words)
+    return shlex.join([*words, *(["--seeds", *map(str, seeds)] if seeds else [])])
 
 
 def _file(name: str) -> str:
@@ -138,13 +147,18 @@ def _span(sizes: np.ndarray) -> str:
 def _costs(methods: Sequence[Method]) -> str:
     measure = methods[0].measure
     metrics = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
-    gains = (measure.gains.replace(", ", ",<br>"), "clients<br>that gained")
+    several, base = any(len(method.runs) > 1 for method in methods), reference(methods)
+    gained = f"{escape(over_whom(base))}<br>(95 % CI)" if several else measure.gains.replace(", ", ",<br>")
+    gains = (gained, *(["n"] if several else []), "clients<br>that gained")
     best = f"best{', %' if measure.unit else ''}<br>(after round)"
     heads = ("method", measure.head, best, *gains, *map(escape, metrics), *COSTS)
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    rows = "".join(f"<tr>{_cost_cells(method, methods, metrics)}</tr>" for method in methods)
-    several = any(len(method.runs) > 1 for method in methods)
-    note = "± is the standard deviation over seeds. " if several else ""
+    rows = "".join(f"<tr>{_cost_cells(method, methods, metrics, several)}</tr>" for method in methods)
+    note = (
+        "± is the standard deviation over n seeds. CI: confidence interval of the mean difference, seed by seed. "
+        f"{escape(unequal_seeds(methods))} "
+    )
+    note = note if several else ""
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         f'<p class="note">{note}Best: the {"highest" if measure.sign > 0 else "lowest"} mean over clients and the '
@@ -153,15 +167,17 @@ def _costs(methods: Sequence[Method]) -> str:
     )
 
 
-def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str]) -> str:
+def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str], several: bool) -> str:
     measure = method.measure
     best, rounds = Spread({run.seed: run.best[0] for run in method.runs}), [str(run.best[1]) for run in method.runs]
     gain = facts.all_gains(method, methods)
+    over = "" if gain is None else measure.gain(gain.mean)
+    count = f"{len(method.runs)}{'*' * (method.name in seeds_lacking(methods))}"
     cells = [
         escape(method.name),
         f"{over_seeds(method.runs):{measure.fine}}",
         f"{measure.number(best.mean)} ({', '.join(rounds)})",
-        "" if gain is None else measure.gain(gain.mean),
+        *([lead_in_words(method, reference(methods)), count] if several else [over]),
         "" if gain is None else f"{gain.winners} of {len(gain.clients)}",
         *(f"{method.metrics[name][-1]:.4g}" for name in metrics),
         human_bytes(round(method.traffic)),
@@ -181,7 +197,8 @@ def _setup(methods: Sequence[Method]) -> str:
         if name not in ("out", "param") and len({getattr(run.config, name) for run in runs}) == 1
     ]
     rows = "".join(f"<tr><td>{name}</td><td>{escape(str(v))}</td></tr>" for name, v in shared if v is not None)
-    commands = "\n".join(command(run.config) for run in runs)
+    seeds = [[run.seed for run in method.runs if len(method.runs) > 1] for method in methods]
+    commands = "\n".join(command(method.runs[0].config, own) for method, own in zip(methods, seeds, strict=True))
     details = "".join(
         f"<details><summary>{escape(method.name)}, seed {run.seed}: all options"
         f"{'' if run.finished else f' (stopped after round {int(run.rounds[-1])})'}</summary>"

@@ -22,10 +22,11 @@ from rich.text import Text
 from feddwa.report.units import human_bytes, human_seconds
 
 Line = dict[str, Any]  # of metrics.jsonl
-Observer = Callable[[Line], None]
+Observer = Callable[..., None]  # takes a line, and of several seeds in lockstep also which it is of, as `seed`
 
 PLAIN_EVERY = 10.0  # seconds between two plain lines
 SHOWN = 8  # finished runs that stay on the screen
+SCORES = 5  # runs in lockstep whose scores stand beside one another
 
 
 @contextmanager
@@ -62,31 +63,49 @@ def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
 
 @dataclass
 class Tally:
-    """What is known of a run so far."""
+    """What is known so far of a run, or of several in lockstep."""
 
     name: str
     rounds: int
     started: float = field(default_factory=lambda: time.monotonic())
-    score: str = ""
+    scores: dict[int, str] = field(default_factory=dict)  # seed -> how good its models are
     best: tuple[float, int] | None = None  # percent, and the round after which it was reached
     round: int = 0  # finished rounds
     bytes: int = 0  # up and down, of all clients
     trained: int = 0  # clients, every round anew
     lost: int = 0  # updates that did not count
+    over: int = 0  # runs that have ended
 
-    def add(self, line: Line) -> None:
-        """Take in a line of metrics.jsonl."""
-        self.score, accuracy = score(line), line["before"]["all"]
+    def add(self, line: Line, seed: int = 0) -> None:
+        """Take in a line of metrics.jsonl; seed: of its run, where there are several."""
+        self.scores[seed], accuracy = score(line), line["before"]["all"]
         if accuracy is not None and (self.best is None or accuracy > self.best[0]):
             self.best = (accuracy, line["round"] - 1)
         self.round = max(self.round, min(line["round"], self.rounds))
+        self.over += "participants" not in line
         self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
         self.trained += line.get("participants", 0)
         self.lost += sum(map(len, line.get("missing", {}).values()))
 
+    @property
+    def score(self) -> str:
+        """How good the models are, of several runs one behind the other: "accuracy 93.33 %, 91.94 %"."""
+        first, *rest = [self.scores[seed] for seed in sorted(self.scores)] or [""]
+        more = [", ..."] if len(rest) >= SCORES else []
+        return "".join([first, *(f", {each.rpartition('accuracy ')[2]}" for each in rest[: SCORES - 1]), *more])
+
+    @property
+    def done(self) -> bool:
+        """Whether no run that has begun is under way."""
+        return self.over >= len(self.scores)
+
     def details(self) -> str:
         """What there is besides the score, in less than a line."""
-        best = "" if self.best is None else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        best = (
+            ""
+            if self.best is None or len(self.scores) > 1
+            else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
+        )
         lost = f"{self.lost} updates did not count, " if self.lost else ""
         speed = self.trained / max(time.monotonic() - self.started, 1e-9)
         return f"{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
@@ -110,7 +129,7 @@ def _rate(speed: float) -> str:
 
 @contextmanager
 def _silent(name: str, rounds: int) -> Iterator[Observer]:
-    yield lambda line: None
+    yield lambda line, seed=0: None
 
 
 class _Board:
@@ -147,8 +166,8 @@ class _Board:
         before = 0.0 if self._all is None else self._bars.tasks[self._all].completed
         task = self._bars.add_task(name, total=rounds, unit="rounds", note="")
 
-        def observe(line: Line) -> None:
-            tally.add(line)
+        def observe(line: Line, seed: int = 0) -> None:
+            tally.add(line, seed)
             self._bars.update(task, completed=tally.round, note=tally.score)
             if self._all is not None:
                 self._bars.update(self._all, completed=before + tally.round / rounds)
@@ -176,10 +195,10 @@ class _PlainJobs:
         tally, shown = Tally(name, rounds), time.monotonic()
         place = f" ({self._done + 1} of {self._count})" if self._count > 1 else ""
 
-        def observe(line: Line) -> None:
+        def observe(line: Line, seed: int = 0) -> None:
             nonlocal shown
-            tally.add(line)
-            if "participants" not in line:
+            tally.add(line, seed)
+            if tally.done:
                 took = human_seconds(time.monotonic() - tally.started)
                 self._print(f"{name}: done, {tally.score}, {tally.details()}, {took}")
             elif time.monotonic() - shown > PLAIN_EVERY:

@@ -3,14 +3,25 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from feddwa import doctor
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
-from feddwa.results.compare import client_gains
-from feddwa.results.methods import setting_name
+from feddwa.results.compare import (
+    Spread,
+    client_gains,
+    lead_in_words,
+    over_seeds,
+    over_whom,
+    reference,
+    seeds_lacking,
+    unequal_seeds,
+)
+from feddwa.results.findings import Finding
+from feddwa.results.methods import Method, setting_name
 from feddwa.results.plot import Panel, draw_weights, terminal_weights
 from feddwa.results.record import Record
 
@@ -49,6 +60,52 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
             )
 
 
+def show_seeds(console: Console, methods: Sequence[Method]) -> None:
+    """The same of methods that were run with several seeds: means, spreads and paired intervals."""
+    for method in methods:
+        told: dict[Finding, list[str]] = {}
+        for run in method.runs:
+            for finding in doctor.told(run):
+                told.setdefault(finding, []).append(str(run.seed))
+        for finding, own in told.items():
+            show_finding(console, finding, f"{method.name}, seed{'s' * (len(own) > 1)} {', '.join(own)}")
+    config, measure, base = methods[0].runs[0].config, methods[0].measure, reference(methods)
+    lacking, count = seeds_lacking(methods), len({run.seed for method in methods for run in method.runs})
+    seeds = f"{count} seed{'s' * (count > 1)}"
+    table = Table(title=f"{setting_name(config)}, {config.rounds} rounds, {seeds}")
+    measured = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
+    over = [over_whom(base)] if len(methods) > 1 else []
+    for column in ("algorithm", "last", *over, "n", *measured, "traffic", "time"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for method in methods:
+        table.add_row(
+            method.name,
+            f"{over_seeds(method.runs):{measure.fine}}",
+            *(lead_in_words(method, base) for _ in over),
+            f"{len(method.runs)}{'*' * (method.name in lacking)}",
+            *(f"{over_seeds(method.runs, name):.4g}" for name in measured),
+            human_bytes(round(method.traffic)),
+            human_seconds(float(np.mean([run.seconds for run in method.runs]))),
+        )
+    console.print(table)
+    what = "Accuracy in percent" if measure.sign > 0 else "Loss, lower is better"
+    ends = [f"\n{each[0].upper()}{each[1:]}: seed by seed, with the 95 % confidence interval." for each in over]
+    console.print(
+        f"{what}: each client's personalised model on its own test data,\n"
+        "mean over all clients, then mean ± standard deviation over n seeds.",
+        *ends,
+        "\nTraffic: up + down, per participating client and round.",
+        sep="",
+        highlight=False,
+    )
+    if lacking:
+        console.print(unequal_seeds(methods), highlight=False)
+    for method in methods:
+        if all("before.honest" in run.series for run in method.runs):
+            honest = Spread({run.seed: float(run.series["before.honest"][-1]) for run in method.runs})
+            console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
+
+
 def _cells(run: Record, local: Record | None, metrics: Sequence[str]) -> tuple[str, ...]:
     (best, after), measure = run.best, run.measure
     gain = client_gains(run, local if local is not None and local.sound else None)
@@ -58,8 +115,11 @@ def _cells(run: Record, local: Record | None, metrics: Sequence[str]) -> tuple[s
     return measure.number(run.last), f"{measure.number(best)} ({after})", over, *own, *costs
 
 
-def show_weights(console: Console, runs: Mapping[str, Record], folder: Path) -> None:
-    """Draw the weights in a file, and in the terminal those of the best run; list what was written."""
+def show_weights(console: Console, runs: Mapping[str, Record], folder: Path, written: Sequence[str] = ()) -> None:
+    """Draw the weights in a file, and in the terminal those of the best run; list what was written.
+
+    written: directories, where they are others than those of `runs`.
+    """
     best = max(runs, key=lambda name: (runs[name].sound, runs[name].measure.sign * runs[name].last))
     panels = {name: _panels(name, run, early=name == best) for name, run in runs.items() if run.weights}
     if panels:
@@ -71,8 +131,8 @@ def show_weights(console: Console, runs: Mapping[str, Record], folder: Path) -> 
         if small is not None:
             console.print(f"\nMixing weights ({last.title}; columns in the order of rows):", highlight=False)
             console.print(small)
-    written = [f"{run.path}/" for run in runs.values()] + [str(folder / "weights.png")] * bool(panels)
-    console.print("\nWritten:", *(f"\n  {path}" for path in written), highlight=False, soft_wrap=True, sep="")
+    paths = [*(written or (f"{run.path}/" for run in runs.values())), *[str(folder / "weights.png")] * bool(panels)]
+    console.print("\nWritten:", *(f"\n  {path}" for path in paths), highlight=False, soft_wrap=True, sep="")
 
 
 def _panels(name: str, run: Record, early: bool) -> list[Panel]:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,26 @@ class Spread:
     def __format__(self, digits: str) -> str:
         spread = "" if self.std is None else f" ± {self.std:{digits}}"
         return f"{self.mean:{digits}}{spread}"
+
+
+SHARED = ("rounds", "clients", "lockstep")  # numbers of a summary that are the same for all seeds
+
+
+def merged(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Summaries of several seeds as one: a `Spread` in the place of a number; what is no number by seed, or once."""
+    first = next(iter(found.values()))
+    names = [name for name in first if name != "seed" and all(name in own for own in found.values())]
+    return {name: _merged(name, {seed: own[name] for seed, own in found.items()}) for name in names}
+
+
+def _merged(name: str, values: Mapping[int, Any]) -> Any:
+    kinds = {type(value) for value in values.values()}
+    if kinds == {dict}:
+        return merged(values)
+    if kinds <= {int, float} and name not in SHARED:
+        return Spread(values)
+    first = next(iter(values.values()))
+    return first if all(value == first for value in values.values()) else dict(values)
 
 
 def difference(a: Spread, b: Spread) -> Spread | None:
@@ -84,9 +104,76 @@ def points(apart: Spread) -> str:
     return f"{apart.mean:.2f} points ({told})"
 
 
-def over_seeds(runs: Iterable[Record]) -> Spread:
-    """By the runs' measure after the last round, mean over clients, by seed."""
-    return Spread({run.seed: run.last for run in runs})
+def over_seeds(runs: Iterable[Record], metric: str | None = None) -> Spread:
+    """By the runs' measure, or a metric, after the last round, mean over clients, by seed."""
+    return Spread({run.seed: run.last if metric is None else float(run.metrics[metric][-1]) for run in runs})
+
+
+# Methods, seed by seed.
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much a method is better than another one with the same seeds; of a loss it is by how much it is lower."""
+
+    apart: Spread
+    ends: Interval | None  # None from one seed
+
+
+def reference(methods: Sequence[Method]) -> Method:
+    """Whom the others are compared with: Local where there is just one that went well, else the first."""
+    local = [method for method in methods if method.algorithm == "local" and method.sound]
+    return local[0] if len(local) == 1 else methods[0]
+
+
+def lead_over(method: Method, other: Method) -> Lead | None:
+    """Of the seeds that both were run with and in which nothing went wrong; None where there is none."""
+    if method is other or method.measure is not other.measure:
+        return None
+    ours, theirs = ([run for run in own.runs if run.sound] for own in (method, other))
+    apart = difference(over_seeds(ours), over_seeds(theirs)) if ours and theirs else None
+    if apart is None:
+        return None
+    apart = Spread({seed: method.measure.sign * value for seed, value in apart.values.items()})
+    return Lead(apart, interval(apart))
+
+
+def over_whom(base: Method) -> str:
+    """What a column of leads is called: "over Local", of losses "below Local"."""
+    return f"{'over' if base.measure.sign > 0 else 'below'} {'Local' if base.algorithm == 'local' else base.name}"
+
+
+def lead_in_words(method: Method, base: Method) -> str:
+    """ "+7.62 (3.11 to 12.14)": a lead and its interval in a table; "-" where it is not known."""
+    lead, gain = lead_over(method, base), method.measure.gain
+    if lead is None:
+        return "" if method is base else "-"
+    n = len(lead.apart.values)
+    fewer = f", n = {n}" if n < len(method.runs) else ""
+    ends = "one seed" if lead.ends is None else f"{gain(lead.ends.low)} to {gain(lead.ends.high)}{fewer}"
+    return f"{gain(lead.apart.mean)} ({ends})"
+
+
+def seeds_lacking(methods: Sequence[Method]) -> dict[str, list[int]]:
+    """Method -> the seeds of others that it was not run with; methods with all seeds are left out."""
+    every = sorted({run.seed for method in methods for run in method.runs})
+    own = {method.name: {run.seed for run in method.runs} for method in methods}
+    found = {name: [seed for seed in every if seed not in seeds] for name, seeds in own.items()}
+    return {name: seeds for name, seeds in found.items() if seeds}
+
+
+def unequal_seeds(methods: Sequence[Method]) -> str:
+    """Which methods lack seeds that others have, in words; "" where all have the same."""
+    alike: dict[str, list[str]] = {}
+    for name, own in seeds_lacking(methods).items():
+        alike.setdefault(f"seed{'s' * (len(own) > 1)} {_seeds(own)}", []).append(name)
+    told = [f"without {seeds}: {', '.join(names)}" for seeds, names in alike.items()]
+    return f"Unequal seeds (*): {'; '.join(told)}. Differences are over common seeds." if told else ""
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    few = ", ".join(map(str, numbers[:5]))
+    return f"{few} and {len(numbers) - 5} more" if len(numbers) > 5 else few
 
 
 # Gains over Local.
@@ -174,6 +261,8 @@ class Place:
     last: float  # after the last round, whatever it cost
     at: dict[str, float | None]  # cost -> what was reached within the budget; None: not one round was within it
     gain: Gain | None  # over Local; None without a run of Local with the same seed
+    lead: str  # over whom methods are compared with, and its interval
+    seeds: str  # how many; "2*" where others have more
 
 
 def budgets(methods: Sequence[Method]) -> dict[str, float]:
@@ -187,13 +276,15 @@ def budgets(methods: Sequence[Method]) -> dict[str, float]:
 
 def leaderboard(methods: Sequence[Method]) -> list[Place]:
     """All methods, the best at equal bytes first; `methods` are to be sound, for a broken one costs nothing."""
-    limits, local = budgets(methods), local_runs(methods)
+    limits, local, lacking = budgets(methods), local_runs(methods), seeds_lacking(methods)
     places = [
         Place(
             method.name,
             method.last,
             {cost: _mean_within(method.runs, cost, limit) for cost, limit in limits.items()},
             gain_over(method.runs, local),
+            lead_in_words(method, reference(methods)),
+            f"{len(method.runs)}{'*' * (method.name in lacking)}",
         )
         for method in methods
     ]

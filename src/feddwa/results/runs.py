@@ -24,7 +24,6 @@ import os
 import re
 import shutil
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +39,13 @@ from feddwa.plugins import label
 from feddwa.results import checks, content, findings, weights
 from feddwa.results.metrics import Line
 from feddwa.results.weights import JOURNAL, WEIGHTS
+from feddwa.seeds import members
 from feddwa.storage import EMPTY, GrowingFile, Mark, sum_of, write_whole
 from feddwa.tensorboard import TensorBoard
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
-CONFIG, COMPARISON, RECORD, CHECKPOINTS = "config.toml", "compare.toml", "record.json", "checkpoint"
+CONFIG, RECORD, CHECKPOINTS = "config.toml", "record.json", "checkpoint"
 FEDERATION = "federation.json"  # there where the run was one over Flower
 PARTITION = "partition.json"
 METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by a record a round
@@ -181,7 +181,7 @@ class RunDirectory:
 
 def read_config(path: Path) -> RunConfig:
     """The configuration of the run in a directory."""
-    if (path / COMPARISON).is_file():
+    if members(path):
         raise InputError(f"{path}: holds several runs; `feddwa resume {path}` continues all of them")
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: holds no run, there is no {CONFIG} in it")
@@ -216,8 +216,8 @@ def read_models(path: Path) -> TrainedModels:
     """The trained models in the directory of a finished run, or of an adapted model, if they are what was written."""
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; must be that of a finished run")
-    if (path / COMPARISON).is_file():
-        inside = sorted(entry.parent.name for entry in path.glob(f"*/{store.CARD}"))
+    if several := members(path):
+        inside = sorted(str(own.relative_to(path)) for own in several if (own / store.CARD).exists())
         raise InputError(f"{path}: holds several runs; name one of them: {', '.join(inside) or 'none is finished'}")
     if unfinished(path):
         raise InputError(f"{path}: the run is not finished; `feddwa resume {path}` continues it")
@@ -234,9 +234,8 @@ def tidy(path: Path) -> None:
 
 def unfinished(path: Path) -> bool:
     """Whether a directory holds a run, or several, with which `feddwa resume` can go on."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        names = tomllib.loads((path / COMPARISON).read_text(encoding="utf-8"))["algorithms"]
-        return not all((path / name / RECORD).exists() for name in names)
+    if several := members(path):
+        return not all((own / RECORD).exists() for own in several)
     return (path / CONFIG).exists() and not (path / RECORD).exists()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa import build
+from feddwa import build, fit
 from feddwa.algorithms import Algorithm
 from feddwa.algorithms.newcomer import Newcomer, Others
 from feddwa.config import RunConfig
@@ -111,7 +111,7 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     settings, device = build.settings_of(config), build.choose_device(config.device)
     loss = build.loss_of(config, task.dataset)
     engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
-    build.check_single_samples(engine)
+    fit.check_single_samples(engine)
     kind = SequentialTrainer if config.backend == "sequential" else Trainer
     return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)
 

@@ -1,0 +1,89 @@
+"""Whether network, data and settings fit together: tried before any training, each misfit said in one line."""
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from feddwa.config import RunConfig
+from feddwa.data.federated import NetworkInput
+from feddwa.data.files import first_line
+from feddwa.engine import Engine
+from feddwa.engine.evaluate import try_metrics
+from feddwa.engine.network import call, trainable
+from feddwa.engine.score import SAMPLES_AT_ONCE
+from feddwa.errors import InputError
+
+
+def try_batch(engine: Engine) -> None:
+    """One batch through model, loss and metrics, to say in one line where they and the data do not fit."""
+    own = engine.data.splits["test"]
+    x, y = engine.data.batch(own.index[0, :1], engine.dtype)
+    engine.module.eval()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size", UserWarning)  # outputs (B, 1) for targets (B,)
+        try:
+            outputs = call(engine.module, {}, x)
+        except InputError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
+            raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
+        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
+        if scores is not None and scores < engine.data.classes:
+            raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
+        try:
+            engine.loss(outputs, y)
+        except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
+            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
+            raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+        if engine.metrics:
+            samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
+            found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
+            try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
+
+
+def _in_words(x: NetworkInput) -> str:
+    """Type and shape of a sample; of several inputs, of each."""
+    if isinstance(x, torch.Tensor):
+        return f"{x.dtype} samples {tuple(x.shape[1:])}"
+    return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
+
+
+def check_single_samples(engine: Engine) -> None:
+    """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
+    width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes
+    alone = (sizes % width == 1).nonzero().flatten() if width > 1 else torch.arange(len(sizes))
+    if not len(alone) or not any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
+        return
+    x, _ = engine.data.batch(engine.data.splits["train"].index[0, :1], engine.dtype)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(copy.deepcopy(engine.module).train(), {}, x)
+    except ValueError:
+        client, size = engine.data.client_name(int(alone[0])), int(sizes[alone[0]])
+        raise InputError(
+            f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
+            "which this model's BatchNorm has no variance; take another batch size"
+        ) from None
+
+
+def check_validation(config: RunConfig, engine: Engine) -> None:
+    """Somebody must have samples to validate with."""
+    held_out = engine.data.validation_sizes
+    if held_out is not None and not held_out.any():
+        most = int(engine.data.splits["train"].sizes.max())
+        raise InputError(
+            f"--validation {config.validation}: holds out nothing, as clients have {most} training samples at most; "
+            "take a larger share"
+        )
+
+
+def check_trainable(module: nn.Module) -> None:
+    """There must be something to train."""
+    if not trainable(module):
+        count = sum(value.numel() for value in module.parameters())
+        why = f"all of its {count:,} parameters are frozen (requires_grad=False)" if count else "has no parameters"
+        raise InputError(f"model: {why}; at least one must be trainable")
