@@ -27,10 +27,10 @@ def test_every_table_and_figure_is_there():
 
 def test_every_number_of_the_paper_is_there():
     """As many as are printed, with the printed columns' sums; and single numbers."""
-    counts = {name: len(each.paper) for name, each in EXPERIMENTS.items() if each.paper}
+    counts = {name: len(each.published) for name, each in EXPERIMENTS.items() if each.published}
     expected = {"table1": 14 * 9, "table2": 13 * 4, "guidance-choice": 4, "guidance-vs-personal": 16}
     assert counts == {**expected, "communication": 24, "flops": 5}
-    table1, table2 = EXPERIMENTS["table1"].paper, EXPERIMENTS["table2"].paper
+    table1, table2 = EXPERIMENTS["table1"].published, EXPERIMENTS["table2"].published
     columns = {}
     for (column, _), value in [*table1.items(), *table2.items()]:
         columns[column] = round(columns.get(column, 0) + value, 2)

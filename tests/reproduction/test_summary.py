@@ -411,7 +411,7 @@ def test_communication_is_the_papers():
     for method, models in {"fedavg": 2, "fedfomo": 6, "l2c": 21, "feddwa": 3}.items():
         traffic = costs.communication("cifar100", method)
         assert traffic.models == pytest.approx(models, abs=2e-4)  # scores and ids besides
-        assert traffic.mib == pytest.approx(each.paper["cifar100", method], rel=1e-3)
+        assert traffic.mib == pytest.approx(each.published["cifar100", method], rel=1e-3)
     assert costs.communication("tiny-imagenet-32", "feddwa").mib == pytest.approx(3 * 0.3448, abs=1e-3)
     assert costs.communication("tiny-imagenet-32", "local").mib == 0
 
@@ -425,9 +425,9 @@ def test_flops_are_the_papers():
         assert work.passes == pytest.approx(expected)
         assert work.paper == pytest.approx(expected * 5_077_376 * 50_000)
         if method in ("fedavg", "fedamp", "feddwa"):
-            assert work.paper == pytest.approx(each.paper["cifar10", method], rel=0.02)
+            assert work.paper == pytest.approx(each.published["cifar10", method], rel=0.02)
     for method, counted in specs.paper_passes().items():
-        printed = each.paper["cifar10", method]
+        printed = each.published["cifar10", method]
         assert float(f"{counted * 5_077_376 * 50_000:.1e}") == printed
     pairs = 20 * 20 * 1_204_874  # multiply-adds of all distances; the paper says about 1e8, and 1e11 for training
     assert costs.flops("cifar10", "feddwa").server == 2 * pairs  # as many to mix

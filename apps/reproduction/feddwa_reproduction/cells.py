@@ -38,6 +38,7 @@ class Cell:
     seeds: tuple[int, ...]  # wanted
     missing: tuple[int, ...]  # those that are not there yet
     keep_weights: bool = False  # whether results keep P of some rounds
+    series: str = ""  # what tables measure, which results keep, too
     untuned: str = ""  # why it cannot be run: a hyper-parameter has to be measured first
 
     @property
@@ -189,11 +190,12 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
     try:
         with watch(f"{_title(stack)} ({len(runs)} seeds)", stack[0].config.rounds or 0) as observe:
             for config, work in run.run_stack(list(runs), run.task, store.work, observe):
-                found = run.publish(config, work, schedule.jobs, runs[config].keep_weights)
+                cell = runs[config]
+                found = run.publish(config, work, schedule.jobs, cell.keep_weights, cell.series)
                 store.save(found)
                 progress.made += 1
                 accuracy = found["series"]["before.all"][-1]
-                tell(f"{runs[config].name}, seed {config.seed}: {accuracy:.2f} %, {found['cell']}")
+                tell(f"{cell.name}, seed {config.seed}: {accuracy:.2f} %, {found['cell']}")
     except (InputError, RuntimeError, OSError) as error:  # bad options, a GPU or a disk that is full
         progress.failed.append(f"{_title(stack)}: failed: {error}")
     return progress

@@ -30,12 +30,14 @@ class ReproduceConfig:
 
     what: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
     """Name from `feddwa reproduce --list`; `docs` writes the pages from the results that there are."""
+    protocol: str | None = None
+    """Another library's benchmark: a name from `feddwa reproduce --list`. Any columns of its settings, any methods."""
     spec: str | None = None
     """A TOML file with tables of your own, like examples/extend/table.toml; results: runs/<its name>."""
     list: bool = False
     """List the tables and figures."""
     columns: tuple[str, ...] = ()
-    """Only these, e.g. cifar10/pathological."""
+    """Only these, e.g. cifar10/pathological; of a protocol any dataset: emnist-letters/dirichlet."""
     methods: tuple[str, ...] = ()
     """Only these."""
     seeds: Annotated[int, AtMost(1000)] | None = None
@@ -63,13 +65,15 @@ class ReproduceConfig:
 def reproduce_command(config: ReproduceConfig) -> int:
     """`feddwa reproduce`."""
     from feddwa.results.store import Store
-    from feddwa_reproduction import specs
     from feddwa_reproduction.reproduce import default_results, plan, reproduce
 
     console = _console()
-    known = specs.experiments() if config.spec is None else specs.read_spec(Path(config.spec))
+    known = _known(config)
+    if config.protocol is not None and config.what != "clusterfl-norms":
+        require(not config.what, "NAME", config.what, "left out, or clusterfl-norms, with --protocol")
+        config = dataclasses.replace(config, what=config.protocol)
     if config.list or not config.what:
-        _list(console, known, EXTRAS if config.spec is None else {})
+        _list(console, known, {} if config.spec or config.protocol else EXTRAS)
         return 0
     require(config.jobs >= 1, "--jobs", config.jobs, "at least 1")
     limit = config.time_limit
@@ -81,7 +85,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
     if config.what == "docs":
         return _docs(console, config, store)
     if config.what == "clusterfl-norms":
-        return _norms(console, config)
+        return _norms(console, config, known)
     if config.what not in known:
         raise unknown("reproduce", config.what, [*known, *EXTRAS])
     chosen = known[config.what].select(config.columns, config.methods, config.seeds, config.scale)
@@ -107,6 +111,16 @@ def reproduce_command(config: ReproduceConfig) -> int:
     return 1 if failed else 0
 
 
+def _known(config: ReproduceConfig) -> "Mapping[str, Experiment]":
+    """The tables and figures that can be asked for."""
+    from feddwa_reproduction import specs
+
+    if config.protocol is not None:
+        require(config.spec is None, "--spec", config.spec, "left out with --protocol")
+        return {config.protocol: specs.protocol(config.protocol, config.columns, config.methods)}
+    return specs.experiments() if config.spec is None else specs.read_spec(Path(config.spec))
+
+
 def _console() -> "Console":
     """As wide as the tables want, unless a terminal says otherwise."""
     from feddwa.report.terminal import make_console
@@ -116,10 +130,14 @@ def _console() -> "Console":
 
 
 def _list(console: "Console", known: "Mapping[str, Experiment]", extras: "Mapping[str, str]") -> None:
-    for name, each in known.items():
+    """The tables; with what else there is the protocols, too."""
+    from feddwa_reproduction import specs
+
+    protocols = {f"--protocol {name}": each for name, each in specs.protocols().items()} if extras else {}
+    for name, each in {**known, **protocols}.items():
         runs = sum(len(column.seeds) for column, _ in each.cells())
         size = f"{len(each.cells())} cells, {runs} runs" if each.trains else "computed in seconds"
-        console.print(f"{name:<22}  {each.title} ({size})", highlight=False)
+        console.print(f"{name:<22}  {each.title} ({size})", highlight=False, soft_wrap=True)
     for name, text in extras.items():
         console.print(f"{name:<22}  {text}", highlight=False)
 
@@ -156,7 +174,7 @@ def _show(console: "Console", config: ReproduceConfig, chosen: "Experiment", sto
 
     if chosen.trains and config.scale == "smoke":
         console.print("Smoke scale: two rounds on digits, whatever the columns say. No results.", highlight=False)
-        chosen = dataclasses.replace(chosen, paper={})  # nothing to compare with
+        chosen = dataclasses.replace(chosen, published={}, others=())  # nothing to compare with
     run = [
         column
         for column in chosen.columns
@@ -199,19 +217,18 @@ def _print(console: "Console", table: "Table") -> None:
     console.print(drawn)
 
 
-def _norms(console: "Console", config: ReproduceConfig) -> int:
+def _norms(console: "Console", config: ReproduceConfig, known: "Mapping[str, Experiment]") -> int:
     """The norms of updates in the columns that have ClusterFL, and the tolerance that follows."""
     from feddwa_reproduction.grid import Row
     from feddwa_reproduction.run import column_norms
-    from feddwa_reproduction.specs import experiments
 
     own = Row("clusterfl")
-    with_it = [each for each in experiments().values() if each.trains and own.name in {row.name for row in each.rows}]
-    known = {column.name: (each, column) for each in with_it for column in each.columns}
-    for name in config.columns or list(known):
-        if name not in known:
-            raise unknown("--columns", name, known)
-        each, column = known[name]
+    with_it = [each for each in known.values() if each.trains and own.name in {row.name for row in each.rows}]
+    columns = {column.name: (each, column) for each in with_it for column in each.columns}
+    for name in config.columns or list(columns):
+        if name not in columns:
+            raise unknown("--columns", name, columns)
+        each, column = columns[name]
         run = each.config(column, own, config.scale)
         norms = column_norms(dataclasses.replace(run, data_dir=config.data_dir, device=config.device))
         shown = [number for number in (1, 2, 10, 20, 30) if number <= len(norms.mean)]

@@ -117,7 +117,7 @@ def _curves(experiment: Experiment, found: Cells) -> list[Drawing]:
         for (column, cells), whole, upper in zip(found.items(), axes[::2], axes[1::2], strict=True):
             ends = []
             for row, summary in cells.items():
-                series = np.mean([record.series[row.series] for record in summary.records.values()], axis=0)
+                series = np.mean([record.series[experiment.series(row)] for record in summary.records.values()], axis=0)
                 for axis in (whole, upper):
                     look = _line(lines[row], row.method if several else "")
                     axis.plot(range(1, len(series) + 1), series, label=row.label, **look)

@@ -22,7 +22,8 @@ COMPUTED = ("communication", "flops", "toy")  # kinds of entries that are comput
 DATASET_ORDER = ("cifar10", "tiny-imagenet-32", "emnist-letters", "emnist", "cifar100", "cinic10")  # of running
 FIRST = ("feddwa_plus", "feddwa", "local", "fedavg", "fedavg_ft")  # run first: they answer the main questions
 SMOKE_ROUNDS, SMOKE_CLIENTS = 2, 8
-SERIES = {"": "before.participants_weighted", "@after": "after.participants_weighted"}  # what of a row is measured
+SMOKE_PARAMS = {"dirichlet": ("alpha=1.0", "min_samples=10"), "class-blocks": ("classes_per_client=5",)}
+AFTER = "after.participants_weighted"  # the series that a row with @after measures
 _NO_OPTIONS = {*WHERE_AND_HOW, "algorithm", "dataset", "partition", "param", "seed", "dtype"}
 OPTIONS = {name: kind for name, (kind, _) in fields_of(RunConfig).items() if name not in _NO_OPTIONS}  # of a row
 
@@ -71,9 +72,9 @@ class Row:
         return tuple(word for word in self.name.split()[1:] if not word.startswith("@"))
 
     @property
-    def series(self) -> str:
-        """Which series of a result is measured: the paper's, or that after local training."""
-        return SERIES["@after" if self.name.endswith("@after") else ""]
+    def after(self) -> bool:
+        """Whether the models that come out of local training are measured."""
+        return self.name.endswith("@after")
 
     @property
     def by_affinity(self) -> bool:
@@ -97,13 +98,17 @@ class Experiment:
     kind: str = "table"
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
-    rounds: int | None = None  # None: the dataset's usual number
+    options: Mapping[str, Any] = field(default_factory=dict)  # of all its runs; a column's and a row's own prevail
     axis: str = ""  # of a sweep: what the rows vary
     keep_weights: bool = False  # whether results keep P of some rounds, where all clients take part
     gains: bool = False  # whether the first row's gain over Local stands below the accuracies
     beside: tuple[str, ...] = ()  # of paired differences: rows that the first one is compared with, besides the best
     budget: str = ""  # of equal cost: the row whose total cost is the budget
-    paper: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the paper's number
+    published: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the source's number
+    source: str = "the paper"  # of the published numbers
+    others: tuple[Row, ...] = ()  # methods with published numbers that are not here
+    measure: str = "before.participants_weighted"  # the series that is compared with them
+    reported: Literal["best", "last"] = "best"  # which round of it
     claims: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -112,14 +117,29 @@ class Experiment:
         """Whether it consists of runs; the others are computed in seconds."""
         return self.kind not in COMPUTED
 
+    @property
+    def rounds(self) -> int | None:
+        """Of a run; None: the dataset's usual number."""
+        return self.options.get("rounds")
+
+    def series(self, row: Row) -> str:
+        """Which series of a row's results is measured."""
+        return AFTER if row.after else self.measure
+
+    @property
+    def lines(self) -> list[Row]:
+        """Rows and others: what was not published first, then as the source has them."""
+        order = [name for _, name in self.published]
+        return sorted((*self.rows, *self.others), key=lambda row: order.index(row.name) if row.name in order else -1)
+
     def number(self, column: Column, row: Row) -> float | None:
-        """The paper's number for a cell, where it prints one."""
-        return self.paper.get((column.numbers, row.name))
+        """The published number of a cell, where there is one."""
+        return self.published.get((column.numbers, row.name))
 
     def config(self, column: Column, row: Row, scale: Scale = "paper") -> RunConfig:
         """The run of a cell, seed and machine left open."""
         own, values = row.split()
-        options = {"rounds": self.rounds, **column.options, **own, "algorithm": row.method}
+        options = {**self.options, **column.options, **own, "algorithm": row.method}
         division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
         entries = (*column.tuned.get(row.method, ()), *values)
         options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in entries))
@@ -138,8 +158,9 @@ class Experiment:
         if row.method != "clusterfl" or any(entry.startswith("eps2=") for entry in known):
             return ""
         return (
-            f"{column.name} has no eps2 for ClusterFL; measure it by `feddwa reproduce clusterfl-norms --columns "
-            f"{column.name}` and write it under [tuned] in the table's TOML file"
+            f"{column.name} has no eps2 for ClusterFL; measure it by `feddwa reproduce clusterfl-norms"
+            f"{f' --protocol {self.name}' if self.kind == 'protocol' else ''} --columns {column.name}` and write it "
+            "under [tuned] in the table's TOML file"
         )
 
     def select(
@@ -191,13 +212,12 @@ def _rank(cell: tuple[Column, Row]) -> tuple[int, int]:
 
 def _small(config: RunConfig) -> RunConfig:
     """The same on digits, with a few clients and rounds: it shows that everything runs, and nothing about methods."""
-    param = [
-        entry for entry in config.param if not entry.startswith(("pathological.", "dirichlet.", "groups.groups=5"))
-    ]
-    if config.partition == "dirichlet":
-        param += ["dirichlet.alpha=1.0", "dirichlet.min_samples=10"]
+    scheme = config.partition or ""
+    large = ("pathological.", "groups.groups=5", *(f"{name}." for name in SMOKE_PARAMS))
+    param = [entry for entry in config.param if not entry.startswith(large)]
+    param += [f"{scheme}.{entry}" for entry in SMOKE_PARAMS.get(scheme, ())]
     return dataclasses.replace(
-        config, dataset="digits", rounds=SMOKE_ROUNDS, clients=SMOKE_CLIENTS, param=tuple(param),
+        config, dataset="digits", model=None, rounds=SMOKE_ROUNDS, clients=SMOKE_CLIENTS, param=tuple(param),
         participation=0.5 if config.participation < 1 else 1.0, batch_size=20,
     )  # fmt: skip
 

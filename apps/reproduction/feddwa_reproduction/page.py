@@ -1,7 +1,8 @@
-"""docs/reproduction.md, the tables of docs/beyond.md and the README's paragraph, written from the results alone."""
+"""docs/reproduction.md, the tables of other pages and the README's paragraph, written from the results alone."""
 
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from feddwa.errors import unknown
@@ -9,7 +10,7 @@ from feddwa.results.store import Store
 from feddwa.storage import write_whole
 from feddwa_reproduction.figures import draw
 from feddwa_reproduction.grid import Experiment
-from feddwa_reproduction.specs import HERE, beyond, paper
+from feddwa_reproduction.specs import HERE, beyond, paper, protocols
 from feddwa_reproduction.summary import GAP, Gap, gaps
 from feddwa_reproduction.table import Table, markdown
 from feddwa_reproduction.tables import findings, tables_of
@@ -20,12 +21,19 @@ TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL
 
 
 def write_pages(store: Store, folder: Path) -> list[Path]:
-    """Write reproduction.md and its figures, and fill beyond.md where it is; the same results give the same bytes.
+    """Write reproduction.md and its figures, and fill beyond.md and protocols.md where they are.
+
+    The same results give the same bytes.
 
     A README.md beside the folder with the marks of the paragraph about the reproduction gets that, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [*_write_reproduction(store, folder), *_fill_beyond(store, folder)]
+    filled = [
+        path
+        for name, known in (("beyond", beyond()), ("protocols", protocols()))
+        for path in fill(folder / f"{name}.md", known, store)
+    ]
+    return [*_write_reproduction(store, folder), *filled]
 
 
 def _write_reproduction(store: Store, folder: Path) -> list[Path]:
@@ -46,9 +54,9 @@ def _write_reproduction(store: Store, folder: Path) -> list[Path]:
     return [folder / "reproduction.md", *drawn]
 
 
-def _fill_beyond(store: Store, folder: Path) -> list[Path]:
+def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
     """Put every table where it is announced, by <!-- table: NAME -->, and draw the figures of those tables."""
-    page, known, drawn = folder / "beyond.md", beyond(), list[Path]()
+    drawn = list[Path]()
     if not page.is_file():
         return []
 
@@ -56,7 +64,7 @@ def _fill_beyond(store: Store, folder: Path) -> list[Path]:
         if marks[2] not in known:
             raise unknown(f"{page}: table", marks[2], known)
         chosen = known[marks[2]]
-        drawn.extend(draw(chosen, store, folder / "beyond"))
+        drawn.extend(draw(chosen, store, page.with_suffix("")))
         lines = [line for table in tables_of(chosen, store) for line in ("", *markdown(table))]
         return marks[1] + "\n".join(lines) + "\n" + marks[3]
 

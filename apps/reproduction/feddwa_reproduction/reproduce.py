@@ -32,8 +32,9 @@ def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]
             f"{column.name} {row.name}",
             config,
             column.seeds,
-            store.missing(config, column.seeds),
+            store.missing(config, column.seeds, chosen.series(row)),
             config in kept,
+            chosen.series(row),
             chosen.untuned(column, row) if scale == "paper" else "",
         )
         for config, (_, column, row) in cells.items()

@@ -54,11 +54,12 @@ def _has_begun(work: Path) -> bool:
     return (work / runs.RECORD).exists() or checkpoint.latest(work / runs.CHECKPOINTS) is not None
 
 
-def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = False) -> Content:
+def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = False, series: str = "") -> Content:
     """A finished run as it is published.
 
     jobs: stacks of runs that were at work at once, among which the device's time is shared; keep_weights: whether P of
-    some rounds is published, which is possible where all clients take part.
+    some rounds is published, which is possible where all clients take part; series: one that is published besides the
+    usual ones.
     """
     record = runs.read_record(work)
     assert record is not None  # the run is finished
@@ -69,7 +70,7 @@ def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = F
         stored = weights.read(work)
         wanted = {*KEPT_ROUNDS, *stored.rounds[-1:]}
         kept = [stored[place] for place, number in enumerate(stored.rounds) if number in wanted]
-    return content.published(record, config, kept, runs.read_lines(work / runs.METRICS))
+    return content.published(record, config, kept, runs.read_lines(work / runs.METRICS), series)
 
 
 @functools.lru_cache(maxsize=1)

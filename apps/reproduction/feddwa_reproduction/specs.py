@@ -1,25 +1,41 @@
 """The grid language: the entries of a TOML file as experiments.
 
-Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md), and a user's own (--spec).
+Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md), protocols/NAME.toml (benchmarks
+of other libraries, --protocol), and a user's own (--spec).
 """
 
 import dataclasses
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feddwa.algorithms import title_of
+from feddwa.algorithms import ALGORITHMS, title_of
 from feddwa.errors import InputError, require, unknown
 from feddwa.plugins import is_reference, located
-from feddwa_reproduction.grid import COMPUTED, Column, Experiment, Row
+from feddwa_reproduction.grid import COMPUTED, OPTIONS, Column, Experiment, Row
 
 HERE = Path(__file__).parent
 KINDS = (
     "table", "grid", "sweep", "curves", "similarity", "spread", "heatmaps", *COMPUTED,
-    "accuracy", "paired", "less-first-row", "equal-bytes", "equal-flops", "in-group",
+    "accuracy", "paired", "less-first-row", "equal-bytes", "equal-flops", "in-group", "protocol",
 )  # fmt: skip
+PLAIN = ("title", "axis", "keep_weights", "gains", "budget", "source", "measure", "reported")  # fields of an Experiment
+LISTS = ("beside", "claims", "remarks")  # likewise, of several strings
+KEYS = (
+    "kind",
+    "like",
+    "columns",
+    "rows",
+    "labels",
+    "also",
+    "seeds",
+    "published",
+    "passes",
+    *PLAIN,
+    *LISTS,
+)  # of an entry
 SHARED = ("settings", "seeds", "tuned", "titles")  # tables of a file that are no entries
 
 
@@ -48,18 +64,36 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def read_spec(path: Path) -> dict[str, Experiment]:
-    """The entries of a file by name.
+@functools.cache
+def protocols() -> dict[str, Experiment]:
+    """The benchmarks of other libraries by name, a file each."""
+    return {path.stem: protocol(path.stem) for path in sorted((HERE / "protocols").glob("*.toml"))}
+
+
+def protocol(name: str, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> Experiment:
+    """One of them; columns, methods: further ones, DATASET/SETTING with any dataset and a setting of it."""
+    path = HERE / "protocols" / f"{name}.toml"
+    if not path.is_file():
+        raise unknown("--protocol", name, [each.stem for each in sorted(path.parent.glob("*.toml"))])
+    return read_spec(path, columns, methods, "--protocol")[name]
+
+
+def read_spec(
+    path: Path, columns: Sequence[str] = (), rows: Sequence[str] = (), told: str = ""
+) -> dict[str, Experiment]:
+    """The entries of a file by name; columns, rows: further ones of each; told: what errors call it.
 
     [settings.NAME]   options of RunConfig; `text`, `label`; `of.DATASET` = further options of the partition
     [seeds]           column -> seeds, a number or a list; "*" = other columns
     [tuned]           column -> method -> hyper-parameters
     [titles]          dataset -> how tables call it
 
-    An entry that is `like` another one has what that has, and its own keys besides. References to files, of methods and
-    in settings, are relative to the file's folder.
+    An entry that is `like` another one has what that has, and its own keys besides. Keys that are options of a run,
+    such as `rounds`, hold for all its runs. [NAME.published] has a source's numbers: a row, or a method as the source
+    calls it -> a number for each column. References to files, of methods and in settings, are relative to the file's
+    folder.
     """
-    where = f"--spec {path}"
+    where = told or f"--spec {path}"
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -70,6 +104,9 @@ def read_spec(path: Path) -> dict[str, Experiment]:
     for name in document:
         table = _whole(document, name, where)
         table["rows"] = [_beside(path, {"": row})[""] for row in table.get("rows", table.get("labels", ()))]
+        further = [column for column in columns if column not in table.get("columns", ())]
+        table["also"] = {**dict.fromkeys(further, ""), **table.get("also", {})}
+        table["rows"] += [row for row in rows if row not in table["rows"]]
         found[name] = _experiment(name, table, shared, f"{where}: [{name}]")
     return found
 
@@ -95,10 +132,14 @@ def _beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> Experiment:
-    kind, printed, labels = table.get("kind", "table"), table.get("paper", {}), table.get("labels", {})
+    kind, printed, labels = table.get("kind", "table"), _by_row(table.get("published", {})), table.get("labels", {})
     if kind not in KINDS:
         raise unknown(f"{where} kind", kind, KINDS)
-    rows = list(dict.fromkeys([*table["rows"], *printed]))
+    for key in table:
+        if key not in KEYS and key not in OPTIONS:
+            raise unknown(f"{where} key", key, [*KEYS, *OPTIONS])
+    others = [name for name in printed if kind == "protocol" and name.split()[0] not in ALGORITHMS]
+    rows = list(dict.fromkeys([*table["rows"], *(name for name in printed if name not in others)]))
     given = {**table, "rows": rows} if rows else {key: value for key, value in table.items() if key != "rows"}
     for key in ("title",) if kind in COMPUTED else ("title", "columns", "rows"):
         require(key in given, where, sorted(given), f"a table with {key}")
@@ -112,10 +153,18 @@ def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], 
         dataclasses.replace(_column(column, shared, where), numbers=numbers, seeds=_seeds(column, table, shared))
         for column, numbers in {**own, **table.get("also", {})}.items()
     )
-    lists: dict[str, Any] = {key: tuple(table.get(key, ())) for key in ("beside", "claims", "remarks")}
-    plain = {key: table[key] for key in ("title", "rounds", "axis", "keep_weights", "gains", "budget") if key in table}
-    made = tuple(_row(row, labels, where) for row in rows)
-    return Experiment(name, kind=kind, columns=tuple(columns), rows=made, paper=grid, **lists, **plain)
+    plain: dict[str, Any] = {key: tuple(table.get(key, ())) for key in LISTS}
+    plain |= {key: table[key] for key in PLAIN if key in table}
+    plain["options"] = {key: table[key] for key in table if key in OPTIONS}
+    plain["rows"] = tuple(_row(row, labels, where) for row in rows)
+    plain["others"] = tuple(Row(name, name) for name in others)
+    return Experiment(name, kind=kind, columns=tuple(columns), published=grid, **plain)
+
+
+def _by_row(published: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """The numbers by row; where a source's name of a method is the title of one that is here, that is the row."""
+    rows = {ALGORITHMS[name].title.lower(): name for name in ALGORITHMS}
+    return {rows.get(name.lower(), name): numbers for name, numbers in published.items()}
 
 
 def _row(name: str, labels: Mapping[str, str], where: str) -> Row:

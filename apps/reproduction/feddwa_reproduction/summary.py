@@ -13,7 +13,7 @@ import numpy as np
 from feddwa.results.compare import Gain, Spread, difference, gain_over, interval, over_seeds, points, tie
 from feddwa.results.record import Record
 from feddwa.results.store import Store
-from feddwa_reproduction.grid import SERIES, Column, Experiment, Row, Scale
+from feddwa_reproduction.grid import Column, Experiment, Row, Scale
 
 GAP = 2.0  # points between ours and the paper's number that want a reason
 MIB, GIGA = 2**20, 1e9
@@ -23,7 +23,7 @@ MIB, GIGA = 2**20, 1e9
 class Summary:
     """A cell over its seeds. Accuracies are percent. Best, last and gain: None where other models are measured."""
 
-    measured: Spread  # the row's series, best round: the paper's metric
+    measured: Spread  # the row's series, best or last round, as the source of published numbers has it
     best: Spread | None  # all clients, unweighted, best round
     last: Spread | None  # all clients, unweighted, the models that the run delivers
     gain: Gain | None
@@ -42,9 +42,10 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
         return None
     alone = records_of(experiment, column, Row("local"), store, scale) if row.method != "local" else {}
     costs = records[min(records)].content["costs"]
-    delivered = row.series == SERIES[""]  # the models that the run delivers, not those that come out of local training
+    delivered, series = not row.after, experiment.series(row)  # the models that the run delivers
+    report = _best if experiment.reported == "best" else _last
     return Summary(
-        measured=Spread({seed: _best(record.series[row.series]) for seed, record in records.items()}),
+        measured=Spread({seed: report(record.series[series]) for seed, record in records.items()}),
         best=Spread({seed: _best(record.curve) for seed, record in records.items()}) if delivered else None,
         last=over_seeds(records.values()) if delivered else None,
         gain=gain_over(records.values(), alone) if delivered else None,
@@ -60,6 +61,10 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
 def _best(series: np.ndarray) -> float:
     """The highest value that is known; nan where none is."""
     return max(series[np.isfinite(series)].tolist(), default=math.nan)
+
+
+def _last(series: np.ndarray) -> float:
+    return float(series[-1])
 
 
 def _machine(record: Record) -> str:
@@ -78,8 +83,8 @@ def records_of(
     experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper"
 ) -> dict[int, Record]:
     """The results of a cell by seed. Seeds that another experiment has run besides would make means incomparable."""
-    found = store.all(experiment.config(column, row, scale))
-    return {seed: record for seed, record in found.items() if seed in column.seeds}
+    found, series = store.all(experiment.config(column, row, scale)), experiment.series(row)
+    return {seed: record for seed, record in found.items() if seed in column.seeds and series in record.series}
 
 
 def leaders(cells: Mapping[Row, Summary]) -> set[str]:

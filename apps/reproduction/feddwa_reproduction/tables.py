@@ -1,5 +1,6 @@
 """Results as tables: the same rows for the terminal and for docs/reproduction.md."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
@@ -11,7 +12,7 @@ from feddwa_reproduction import costs, grids
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
 from feddwa_reproduction.run import KEPT_ROUNDS
 from feddwa_reproduction.specs import methods, paper, paper_passes
-from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until
+from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until, summarise
 from feddwa_reproduction.table import MISSING, Table
 
 FOUND = 0.95  # share of partners inside the client's group from which on the groups count as found
@@ -33,13 +34,15 @@ def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> l
 def _overview(experiment: Experiment, name: str, columns: Sequence[Column], store: Store, scale: Scale) -> Table:
     cells = {column: cells_of(experiment, column, store, scale) for column in columns}
     first = {column: leaders(own) for column, own in cells.items()}
+    lines = experiment.lines if experiment.others else experiment.rows
     header = ("method", *(column.name if own else f"{column.name}, {MISSING}" for column, own in cells.items()))
     rows = [
         (row.label, *(_glance(experiment, column, row, own, first[column]) for column, own in cells.items()))
-        for row in experiment.rows
+        for row in lines
     ]
-    note = "Best round of the paper's metric, mean ± standard deviation over seeds"
-    note += ", / the paper's number." if experiment.paper else "."
+    note = f"{experiment.reported.capitalize()} round of {experiment.source}'s metric"
+    note += ", mean ± standard deviation over seeds"
+    note += f", / {experiment.source}'s number." if experiment.published else "."
     return Table(f"{experiment.name} at a glance, {name}", header, rows, note)
 
 
@@ -52,10 +55,10 @@ def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> li
 
 
 def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, Summary], first: set[str]) -> str:
-    paper = experiment.number(column, row)
-    printed = "" if paper is None else f" / {paper:.2f}"
+    number = experiment.number(column, row)
+    printed = "" if number is None else f" / {number:.2f}"
     if row not in cells:
-        return f"{MISSING if cells else ''}{printed}".strip()
+        return f"{MISSING if cells and row in experiment.rows else ''}{printed}".strip()
     return f"{cells[row].measured:.2f}{printed}" + "*" * (row.name in first)
 
 
@@ -63,6 +66,18 @@ def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     """The overview, and a table with everything for every column that was run."""
     details = [_detail(experiment, column, store, scale) for column in experiment.columns]
     return [*overviews(experiment, store, scale), *(table for table in details if table is not None)]
+
+
+def _protocols(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """The same of the columns that were run or have published numbers, without rows of which nothing is known."""
+    known = [
+        column
+        for column in experiment.columns
+        if column.numbers or any(summarise(experiment, column, row, store, scale) for row in experiment.rows)
+    ]
+    shown = dataclasses.replace(experiment, columns=tuple(known))
+    tables = _grids(shown, store, scale)
+    return [dataclasses.replace(table, rows=[row for row in table.rows if any(row[1:])]) for table in tables]
 
 
 def _sweeps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
@@ -95,8 +110,9 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
         paper = experiment.number(column, row)
         name = (row.label, "" if paper is None else f"{paper:.2f}")
         rows.append((*name, *_numbers(cells[row], row.name in first)) if row in cells else (*name, MISSING, *[""] * 8))
+    source = experiment.source.removeprefix("the ")
     header = (
-        "method", "paper", "paper's metric", "all clients, best", "all clients, last", "gain over Local",
+        "method", source, f"{source}'s metric", "all clients, best", "all clients, last", "gain over Local",
         "worst decile", "losing clients", "MiB", "GFLOPs", "seconds",
     )  # fmt: skip
     return Table(column.name, header, rows, f"{column.text}. {_seeds(cells)}; {_machines(cells)}.")
@@ -207,7 +223,7 @@ def _communication(experiment: Experiment, store: Store, scale: Scale) -> list[T
     for method, title in methods().items():
         cells = []
         for column in experiment.columns:
-            ours, paper = costs.communication(column.dataset, method), experiment.paper.get((column.name, method))
+            ours, paper = costs.communication(column.dataset, method), experiment.published.get((column.name, method))
             cells += [f"{ours.models:.2f}", f"{ours.mib:.2f}", "" if paper is None else f"{paper:.2f}"]
         rows.append((title, *cells))
     header = ["method"]
@@ -220,7 +236,7 @@ def _flops(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
     rows = []
     for column in experiment.columns:
         for method, title in methods().items():
-            ours, paper = costs.flops(column.dataset, method), experiment.paper.get((column.name, method))
+            ours, paper = costs.flops(column.dataset, method), experiment.published.get((column.name, method))
             counted = paper_passes().get(method, 0.0)
             theirs = ("", "", "") if paper is None else (
                 f"{paper:.1e}", f"{counted:.1f}", f"{counted * ours.paper / ours.passes:.2e}"
@@ -248,6 +264,7 @@ _MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "grid": _grids,
     "sweep": _sweeps,
     "curves": overviews,
+    "protocol": _protocols,
     "similarity": _similarity,
     "spread": _spread,
     "heatmaps": _maps,

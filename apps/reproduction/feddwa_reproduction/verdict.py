@@ -41,7 +41,7 @@ def verdict(store: Store) -> Verdict:
         columns=len(own),
         places=places,
         missing={column.name: why_not_run(column) for _, column in own if not found[column.name]},
-        cells=sum(len(each.paper) for each in map(paper().__getitem__, COMPARISONS)),
+        cells=sum(len(each.published) for each in map(paper().__getitem__, COMPARISONS)),
         run=len(apart),
         near=sum(distance <= GAP for distance in apart),
         claimed=sum(_claims_first(each, column) for each, column in own),

@@ -134,15 +134,20 @@ def _in_group(lines: Sequence[Line], weights: Iterable[Weights], groups: np.ndar
 
 
 def published(
-    content: Mapping[str, Any], config: RunConfig, weights: Sequence[Weights] = (), lines: Sequence[Line] = ()
+    content: Mapping[str, Any],
+    config: RunConfig,
+    weights: Sequence[Weights] = (),
+    lines: Sequence[Line] = (),
+    further: str = "",
 ) -> Content:
     """What of a record is published: what a result depends on, what tables are made of, and `weights` of some rounds.
 
-    lines: of metrics.jsonl, for the affinities of the rounds whose weights are published.
+    lines: of metrics.jsonl, for the affinities of the rounds whose weights are published; further: a series that is
+    published besides the usual ones.
     """
     found = {key: value for key, value in content.items() if key != "summary"}
     found["config"] = {**settings(config), "dtype": config.dtype}
-    found["series"] = {name: content["series"][name] for name in PUBLISHED}
+    found["series"] = {name: content["series"][name] for name in dict.fromkeys([*PUBLISHED, further]) if name}
     if weights:
         thousandths = {str(each.round): np.rint(1000 * each.matrix).astype(int).tolist() for each in weights}
         preferred = {str(line["round"]): line["preferred"] for line in lines if "preferred" in line}

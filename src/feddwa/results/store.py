@@ -51,9 +51,10 @@ class Store:
         found = {seed: self.find(config, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
 
-    def missing(self, config: RunConfig, seeds: Iterable[int]) -> tuple[int, ...]:
-        """The seeds that are still to be run."""
-        return tuple(seed for seed in seeds if self.find(config, seed) is None)
+    def missing(self, config: RunConfig, seeds: Iterable[int], series: str = "before.all") -> tuple[int, ...]:
+        """The seeds that are still to be run: those without a result, or without this series in it."""
+        found = self.all(config)
+        return tuple(seed for seed in seeds if seed not in found or series not in found[seed].series)
 
     def work(self, config: RunConfig) -> Path:
         """The run directory of a run that is not finished."""
