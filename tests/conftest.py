@@ -18,7 +18,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Parts, Settings
-from feddwa.results import metrics
+from feddwa.results import summary
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
@@ -168,4 +168,4 @@ def finished(rounds: int) -> tuple[list[dict], dict]:
         for number in range(1, rounds + 1)
     ]
     lines.append({"round": rounds + 1, "before": {"all": 50.0, "all_weighted": 50.0}, "loss_before": 1.0})
-    return lines, metrics.summary({}, lines, 1.0, torch.device("cpu"))
+    return lines, summary.summary({}, lines, 1.0, torch.device("cpu"))

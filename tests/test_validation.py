@@ -176,13 +176,13 @@ def test_bad_values_are_refused(options, message):
         RunConfig(**options).checked()
 
 
-def lines_of(scores):
-    return [{"round": number, "validation": {"all": score}} for number, score in enumerate(scores, 1)]
+def lines_of(scores, first=1):
+    return [{"round": number, "validation": {"all": score}} for number, score in enumerate(scores, first)]
 
 
 def test_patience_counts_evaluations_without_improvement():
     stop, due = EarlyStop(2), []
-    for line in lines_of([10.0, 20.0, 20.0, None, 25.0, 24.0, 25.0]):
+    for line in [*lines_of([10.0, 20.0, 20.0]), {"round": 4, "evaluated": 0}, *lines_of([25.0, 24.0, 25.0], 5)]:
         stop.add(line)
         due.append(stop.due)
     assert due == [False] * 6 + [True]

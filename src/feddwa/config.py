@@ -39,6 +39,7 @@ CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = (
     "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "tensorboard",
+    "eval_every", "eval_clients", "eval",
 )  # fmt: skip
 
 

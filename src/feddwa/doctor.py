@@ -214,6 +214,7 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
 
 def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
     """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
+    config = dataclasses.replace(config, eval_every=1, eval_clients=None)
     engine = make_engine(config, task)
     federation = make_federation(config, engine)
     rounds: list[Round] = []

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
 from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
@@ -16,6 +17,7 @@ from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import call, trainable
 from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.errors import InputError
+from feddwa.plugins import label
 
 
 def try_batch(engine: Engine) -> None:
@@ -87,3 +89,15 @@ def check_trainable(module: nn.Module) -> None:
         count = sum(value.numel() for value in module.parameters())
         why = f"all of its {count:,} parameters are frozen (requires_grad=False)" if count else "has no parameters"
         raise InputError(f"model: {why}; at least one must be trainable")
+
+
+def check_central(config: RunConfig, engine: Engine, algorithm: Algorithm) -> None:
+    """`--eval central` is about one global model."""
+    if config.eval != "central":
+        return
+    instead = "central-mean takes the mean over the clients' models"
+    if not algorithm.global_model:
+        raise InputError(f"--eval central: {label(config.algorithm)} has no global model; {instead}")
+    if config.batchnorm != "mean" and any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
+        why = f"with --batchnorm {config.batchnorm} no two clients' models are the same"
+        raise InputError(f"--eval central: {why}; take --batchnorm mean, or {instead}")

@@ -39,6 +39,7 @@ class Algorithm:
     order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
+    global_model: ClassVar[bool] = False  # whether every client is evaluated with the same model, the server's
     updates: ClassVar[tuple[str, ...]] = ()  # parts of downloads and memory: differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack

@@ -65,6 +65,7 @@ class FedALA(FedAvg):
     title = "FedALA"
     summary = "learns number by number how much of the global model to take"
     kind, year = "personal", 2023
+    global_model = False
     probe_passes = evaluation_probe_passes = 0.8
     models_kept, numbers_kept = "2 * (1 - body)", 1
     evaluated = "its blend of the global and its own model"

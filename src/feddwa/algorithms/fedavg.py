@@ -23,6 +23,7 @@ class FedAvg(Algorithm):
     summary = "one global model, the average by data size"
     kind, year = "global", 2017
     order = 2
+    global_model = True
     models_down = models_up = 1
     passes = 1
     server_ops = "m"

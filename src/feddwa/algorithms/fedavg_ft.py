@@ -26,6 +26,7 @@ class FedAvgFT(FedAvg):
     summary = "FedAvg, each client's copy tuned on its own data before use"
     kind, year = "personal", 2019
     order = 5
+    global_model = False
     evaluation_passes = 1
     evaluated = "the global model, tuned on its data"
 

@@ -69,6 +69,7 @@ class PerFedAvg(FedAvg):
     summary = "a global start that adapts well (MAML)"
     kind, year = "personal", 2020
     order = 7
+    global_model = False
     passes = 2
     evaluation_passes = 1
     evaluated = "the global model, adapted to its data"

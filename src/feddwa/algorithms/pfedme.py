@@ -66,6 +66,7 @@ class PFedMe(FedAvg):
     summary = "personalised models tied to the global one (Moreau envelopes)"
     kind, year = "personal", 2020
     order = 8
+    global_model = False
     passes = 5
     optimized = ("personal",)
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned

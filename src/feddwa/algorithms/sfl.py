@@ -40,6 +40,7 @@ class SFL(FedAvg):
     summary = "models spread over a graph of clients that share labels"
     kind, year = "collaboration", 2022
     order = 6
+    global_model = False
     server_ops = "N**2 + N"
     discloses_labels = True
     newcomer = Algorithm.newcomer  # it is not in the graph: fine-tuning

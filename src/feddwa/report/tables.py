@@ -56,7 +56,7 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         if "before.honest" in run.series:
             honest = run.series["before.honest"]
             console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {honest.max():.2f}", highlight=False
+                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
             )
 
 

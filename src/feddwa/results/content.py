@@ -35,7 +35,8 @@ from feddwa.params import fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.findings import Finding
-from feddwa.results.metrics import Line, metric_series, series
+from feddwa.results.metrics import Line
+from feddwa.results.summary import metric_series, series
 from feddwa.results.weights import Weights
 
 VERSION = 1
