@@ -25,6 +25,8 @@ LAYERS = (
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
     {
+        "training",
+        "recipe",
         "config",
         "config_file",
         "seeds",

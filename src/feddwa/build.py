@@ -30,6 +30,7 @@ from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -158,6 +159,7 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
         validation=config.validation,
         in_time=config.in_time,
     )
+    check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
@@ -199,13 +201,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: no GPU found; use auto or cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def settings_of(config: RunConfig) -> Settings:
-    """How clients train."""
-    if config.lr == "auto":
-        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
-    return Settings(config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr)
 
 
 def engine_on(

@@ -27,6 +27,7 @@ from feddwa.plugins import (
     located,
     metric_of,
 )
+from feddwa.training import TrainingOptions
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
@@ -44,7 +45,7 @@ WHERE_AND_HOW = (
 
 
 @dataclass(frozen=True)
-class RunConfig(EvaluationOptions, DataOptions):
+class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -185,6 +186,8 @@ class RunConfig(EvaluationOptions, DataOptions):
             self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
         self.check_options()
         self.check_evaluation()
+        self.check_training()
+        self.check_rounds(self.rounds, self.epochs)
         if self.fault:
             from feddwa.faults import Faults
 

@@ -1,6 +1,6 @@
 """Methods that make one global model better: SCAFFOLD, FedDyn, FedNova, FedAdagrad, FedAdam, FedYogi."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -201,7 +201,7 @@ def settings(optimizer, keep=False):
 
 
 def made(algorithm, own):
-    data = small_data((23, 40, 5))
+    data = small_data((23, 40, 12))
     return Federation(algorithm, Engine(plain_net(), data, own, 0, dtype=torch.float64))
 
 
@@ -272,3 +272,16 @@ def test_batchnorm_statistics_never_pass_through_the_moments():
     run = federation(FedAdam(), conv_net, batchnorm="mean")
     after(run, 2)
     assert run.server["second"].keys() == {name for name, _ in nn.Module.named_parameters(conv_net())}
+
+
+@pytest.mark.parametrize("changes", [{}, {"drop_last": True}, {"local_steps": 3}, {"epochs": 2, "local_steps": 3}])
+def test_steps_are_those_that_training_makes(changes):
+    """Counted in a part of the state."""
+
+    def count(client, state, batch):
+        return {"steps": {"count": state["steps"]["count"] + 1}}
+
+    run = made(FedNova(), replace(settings(SGD()), **changes))
+    trainer = run.client_side._trainer(torch.arange(3), 1)
+    state, _ = trainer.train(count, {"steps": {"count": torch.zeros(3)}}, run.memory)
+    assert trainer.steps().tolist() == state["steps"]["count"].tolist()

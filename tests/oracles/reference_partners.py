@@ -79,7 +79,9 @@ def fedala(task, blend_lr, share, start_epochs, layers):
         theta, m, gap = w.copy(), mask[i], w[part] - own[i][part]
         theta[part] = own[i][part] + gap * m
         for epoch in range(0 if count[i] == 0 else start_epochs if count[i] == 1 else 1):
-            order = task.orders["ala", "train", rnd, i, epoch][: max(1, int(share * task.sizes[i]))]
+            seen = max(1, int(share * task.sizes[i]))
+            seen -= seen > 1 and seen % task.batch == 1
+            order = task.orders["ala", "train", rnd, i, epoch][:seen]
             for begin in range(0, len(order), task.batch):
                 slope = grad(task, theta, order[begin : begin + task.batch])[part]
                 m = np.clip(m - blend_lr * slope * gap, 0, 1)

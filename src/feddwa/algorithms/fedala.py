@@ -104,6 +104,9 @@ class FedALA(FedAvg):
         """The blend of w (m, *shape) and a client's own layers, and the weights that it has learned for it."""
         own, weights, count = memory["own"], memory["weights"], memory["rounds"]["count"]
         samples = (self.share * trainer.sizes()).long().clamp(min=1)
+        samples -= (
+            (samples > 1) & (samples % trainer.batch_size == 1)
+        ).long()  # BatchNorm has no use for a batch of one
         rest = {name: value for name, value in shared.items() if name not in own}
         constants = {"own": own, "shared": only(shared, own), "rest": rest}
         for epochs, who in ((self.start_epochs, count == 1), (1, count > 1)):

@@ -99,18 +99,11 @@ class PerFedAvg(FedAvg):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """As many meta steps as FedAvg makes steps."""
-        step = MetaStep(self.variant, self._inner(trainer), _or(self.meta_lr, trainer.lr), self.delta)
-        epochs, width = step.parts * trainer.epochs, step.parts * trainer.batch_size
+        step = MetaStep(self.variant, trainer.rate(self.inner_lr), trainer.rate(self.meta_lr), self.delta)
+        epochs, width = trainer.epochs * (1 if trainer.local_steps else step.parts), step.parts * trainer.batch_size
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The start, adapted on training data: by plain steps, as the inner step is."""
-        lr, steps = self._inner(trainer), self.adapt_steps
+        lr, steps = trainer.rate(self.inner_lr), self.adapt_steps
         return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt", optimizer=PLAIN)
-
-    def _inner(self, trainer: Trainer) -> float:
-        return _or(self.inner_lr, trainer.lr)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

@@ -96,8 +96,7 @@ class PFedMe(FedAvg):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of steps, both models starting from w."""
-        lr = trainer.lr
-        step = MoreauStep(self.lam, self.inner_steps, lr if self.personal_lr is None else self.personal_lr, lr)
+        step = MoreauStep(self.lam, self.inner_steps, trainer.rate(self.personal_lr), trainer.lr)
         start = {"model": download["model"], "personal": download["model"]}
         state, memory = trainer.train(step, start, memory)
         return {"model": state["model"]}, {**memory, "personal": state["personal"]}

@@ -97,6 +97,8 @@ class SCAFFOLD(FedAvg):
         if self.option == "I":
             gradient = trainer.gradients(start, memory, "train", "control")
             control: Stack = only(gradient, own)
+        elif not trainer.lr:  # w - v_k says nothing of gradients
+            control = own
         else:
             path = scale(1 / (trainer.steps().double() * trainer.lr), difference(only(start, own), local))
             control = {name: value - shared[name] + path[name] for name, value in own.items()}

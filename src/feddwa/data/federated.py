@@ -73,6 +73,10 @@ class FederatedData(NamedClients):
         y = self.y[index]
         return Batch(self._inputs(index, dtype), y.to(dtype) if y.is_floating_point() else y)
 
+    def black(self, dtype: torch.dtype) -> Tensor:
+        """What a network sees of a pixel that is 0: (C, 1, 1), or () where images are not normalised."""
+        return torch.zeros((), dtype=dtype, device=self.device) if self.shift is None else self.shift.to(dtype)
+
     def _inputs(self, index: Tensor, dtype: torch.dtype) -> NetworkInput:
         """The inputs at `index`; of several inputs those of bytes are scaled to 0..1, and none is normalised."""
         if not isinstance(self.x, Tensor):

@@ -20,8 +20,10 @@ from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate
 from feddwa.engine.network import trainable
+from feddwa.engine.rate_schedule import CONSTANT
 from feddwa.engine.rows import only, repeat
 from feddwa.errors import require
+from feddwa.recipe import settings_of
 from feddwa.storage import write_whole
 from feddwa.trained import export, store
 from feddwa.trained.card import finite, percent
@@ -108,7 +110,8 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     """The engine of the newcomer's data, with the run's network, rate and batch size, and its trainer."""
     module = trained.model(0)  # its frozen parameters are everybody's
     dtype = getattr(torch, trained.card.dtype)
-    settings, device = build.settings_of(config), build.choose_device(config.device)
+    settings, device = settings_of(config), build.choose_device(config.device)
+    settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None)
     loss = build.loss_of(config, task.dataset)
     engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
     fit.check_single_samples(engine)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData, NetworkInput
-from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.numbers import template
 from feddwa.engine.rows import concat, tensors
 from feddwa.engine.score import Rated, Sums
@@ -36,8 +36,9 @@ class LockstepEngine(Engine):
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
-        orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
-        new: Parts = self._submit(Training(work, constants, replace(schedule, orders=orders)))
+        schedule = schedule.lifted() if self.settings.schedule.varies else schedule
+        epochs = [epoch._replace(order=epoch.order + self.sample_offset) for epoch in schedule.epochs]
+        new: Parts = self._submit(Training(work, constants, replace(schedule, epochs=epochs)))
         return new
 
     def score(self, asked: Rated) -> Sums:
@@ -60,12 +61,18 @@ class Training:
 
     @property
     def signature(self) -> object:
-        """The step's template, epochs, batch size, and name, shape and dtype of every tensor.
+        """The step's template, epochs, batch size, augmentation, and name, shape and dtype of every tensor.
 
         Requests that agree can be one stack: the numbers of their steps may differ.
         """
         shapes = _shapes({**self.work, **self.constants})
-        return template(self.schedule.step), len(self.schedule.orders), self.schedule.width, shapes
+        return (
+            template(self.schedule.step),
+            len(self.schedule.epochs),
+            self.schedule.width,
+            self.schedule.augment,
+            shapes,
+        )
 
     @staticmethod
     def serve(stack: Engine, requests: "Sequence[Training]") -> Iterator[Parts]:
@@ -74,7 +81,7 @@ class Training:
         if any(request.schedule.numbers or request.schedule.step != first for request in requests):
             stack.lifted.add(template(first))
         new = stack.advance(*_merge(requests, template(first) in stack.lifted))
-        for rows in _places([len(request.schedule.sizes) for request in requests]):
+        for rows in _places([request.schedule.rows for request in requests]):
             yield {part: {name: value[rows] for name, value in stack.items()} for part, stack in new.items()}
 
 
@@ -151,14 +158,17 @@ def _places(counts: Sequence[int]) -> list[slice]:
 def _merge(requests: Sequence[Training], lifted: bool) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
     schedules = [request.schedule.lifted() if lifted else request.schedule for request in requests]
-    sizes = torch.cat([schedule.sizes for schedule in schedules])
-    orders = [
-        (_stack_orders([index for index, _ in epoch]), torch.cat([noise for _, noise in epoch]))
-        for epoch in zip(*(schedule.orders for schedule in schedules), strict=True)
+    epochs = [
+        Epoch(_stack_orders([own.order for own in each]), *(torch.cat([own[k] for own in each]) for k in (1, 2)))
+        for each in zip(*(schedule.epochs for schedule in schedules), strict=True)
     ]
     work, constants = (concat([getattr(request, name) for request in requests]) for name in ("work", "constants"))
     numbers = {name: torch.cat([schedule.numbers[name] for schedule in schedules]) for name in schedules[0].numbers}
-    return work, constants, replace(schedules[0], orders=orders, sizes=sizes, numbers=numbers)
+    return (
+        work,
+        constants,
+        replace(schedules[0], epochs=epochs, rows=sum(each.rows for each in schedules), numbers=numbers),
+    )
 
 
 def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
