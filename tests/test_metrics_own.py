@@ -258,6 +258,16 @@ def test_two_classes_by_one_score():
             lambda outputs: outputs,
             r"--loss lambda: <lambda>\(outputs\) must take \(outputs, targets\)",
         ),
+        (
+            nn.Linear(4, 3),
+            lambda o, t: o,
+            r"loss: gives a value of shape \(1, 3\) for outputs .*, must give a tensor of",
+        ),
+        (
+            nn.Linear(4, 3),
+            lambda o, t: 3.0,
+            "loss: gives a value of type float for outputs .*, must give a tensor of one",
+        ),
         (nn.Linear(4, 3), "mse", r"loss: does not take outputs \(1, 3\) and torch.float32 targets \(1,\): 3 outputs"),
     ],
 )

@@ -163,6 +163,11 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
+    return tried(config, engine)
+
+
+def tried(config: RunConfig, engine: Engine) -> Engine:
+    """The engine, with the backend that its network can be trained on; one line where there is none."""
     engine.sequential = config.backend == "sequential"
     if config.model not in models.MODELS or config.loss or config.metrics:  # else tests know that it can be trained
         try_batch(engine)

@@ -36,11 +36,14 @@ def try_batch(engine: Engine) -> None:
         scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
             raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
+        shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
         try:
-            engine.loss(outputs, y)
+            loss = engine.loss(outputs, y)
         except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
-            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
             raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            given = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
+            raise InputError(f"loss: gives a value of {given} for {shapes}, must give a tensor of one number")
         if engine.metrics:
             samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
             found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)

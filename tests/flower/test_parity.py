@@ -102,6 +102,18 @@ def test_held_out_samples_and_an_early_end_are_the_simulators(tmp_path):
     assert stopped[0]["round"] < 12
 
 
+@pytest.mark.parametrize("algorithm", ["feddwa", "fedrod"])
+def test_a_recipe_of_training_is_the_simulators(tmp_path, algorithm):
+    """Nodes keep their clients' optimiser states, and know round and schedule."""
+    own = {"optimizer": "adam", "optimizer_state": "keep", "lr": 0.01, "lr_schedule": "cosine", "clip_grad": 1.0}
+    batches = {"local_steps": 3, "drop_last": True, "augment": "flip,crop"}
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "dtype": "float64"}
+    lines, models, _ = federated(tmp_path, 3, **options, **own, **batches)
+    reference = run(**options, **own, **batches, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", ["local", "mean", "all-local"])
 def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):

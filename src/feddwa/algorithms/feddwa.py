@@ -128,7 +128,7 @@ class FedDWA(Algorithm):
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
         """The models nearest to a guidance model that starts from the mean, mixed and fine-tuned."""
-        return nearest_mixed(trainer, others, epochs, self.top_k)
+        return nearest_mixed(trainer, others, epochs, max(1, epochs // 2), self.top_k)
 
     def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
         """The guidance models (m, *shape), only these parameters."""

@@ -98,6 +98,11 @@ def clients_in_words(clients: Sequence[int] | np.ndarray, name: Callable[[int], 
     return f"{len(clients)} client{'s' * (len(clients) > 1)} ({few})"
 
 
+def who_have(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = str) -> str:
+    """ "1 client (2) has", "2 clients (0, 5) have"."""
+    return f"{clients_in_words(clients, name)} {'has' if len(clients) == 1 else 'have'}"
+
+
 class Guess(NamedTuple):
     """What is reached without learning anything, in percent, mean over clients."""
 
