@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import feddwa
+from feddwa.algorithms import ALGORITHMS
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
@@ -46,6 +47,8 @@ def _no_traces_in_the_users_cache(tmp_path_factory):
         patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(shared))
         yield
 
+
+ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)

@@ -75,8 +75,8 @@ def test_the_commands_are_understood(command, monkeypatch):
     if name == "run":
         config.resolved()
     if name == "compare":
-        config = dataclasses.replace(config, algorithms=tuple(expanded(config.algorithms)[0]))
-        assert all(each.resolved() for each in train._split(config, Path("out")).values())
+        config = dataclasses.replace(config, algorithms=expanded(config.algorithms)[0])
+        assert all(each.resolved() for each in train.method_configs(config, Path("out")).values())
 
 
 @pytest.fixture(scope="module")

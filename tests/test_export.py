@@ -18,6 +18,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.trained import export
+from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS, TINY, test_samples
 
 HARD = ("fedrod", "feddwa_plus", "perfedavg")  # whose evaluated models are made of several parts
@@ -50,7 +51,7 @@ def check(run, client, path):
 SLOW = [pytest.param(name, marks=[] if name in HARD else [pytest.mark.slow]) for name in ALGORITHMS]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_a_program_of_torch_gives_the_evaluated_accuracy(algorithm):
     feddwa.run(algorithm=algorithm, out="run", **TINY)
     export.export(runs.read_models(Path("run")), 1, Path("model.pt2"), "torch-export")

@@ -40,6 +40,7 @@ LAYERS = (
         "objects",
         "experiment",
         "calibrate",
+        "tune",
     },
     {"datacheck", "doctor", "report", "flower", "cli", "__main__"},
 )

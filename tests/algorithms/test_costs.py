@@ -120,6 +120,7 @@ def flops(kind, hidden, evaluating=False):
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "head_passes": 2 * head, "forward_passes": forward,
+        "teacher_passes": forward,
     }  # fmt: skip
     return sum(getattr(kind, each) * cost for each, cost in passes.items())
 
@@ -207,6 +208,11 @@ BAD = [
     ("fedadam", "tau", 0), ("fedyogi", "server_lr", -1), ("fedadagrad", "beta1", -0.1), ("pfedgraph", "alpha", 0),
     ("pfedgraph", "lam", -1), ("pfedgraph", "since", "x"), ("ifca", "clusters", 0), ("ifca", "fresh", "x"),
     ("fedala", "blend_lr", -1), ("fedala", "share", 0), ("fedala", "share", 1.1), ("fedala", "start_epochs", 0),
+    ("ditto", "lam", -1), ("ditto", "personal_epochs", -1),
+    ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
+    ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
+    ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1),
 ]  # fmt: skip
 
 

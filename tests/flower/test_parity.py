@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from feddwa import models, run
-from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
 from feddwa.flower import server
 from feddwa.flower.settings import FlowerConfig
+from tests.conftest import ANYWHERE
 from tests.flower.grid import LocalGrid, blocks
 from tests.test_frozen import frozen_body
 
@@ -64,7 +64,7 @@ def same_models(models, reference, error=1e-5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3}
     lines, models, _ = federated(tmp_path, 3, **options)

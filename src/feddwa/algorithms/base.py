@@ -18,7 +18,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
 from feddwa.errors import InputError
 
-__all__ = ["Algorithm", "Info", "Numbers", "Problem"]
+__all__ = ["Algorithm", "Amount", "Info", "Numbers", "Problem"]
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -58,6 +58,7 @@ class Algorithm:
     probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network

@@ -20,7 +20,7 @@ here. a = 0 is FedAvg with rate b on the batches D'.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
@@ -30,7 +30,7 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.optimizers import PLAIN
 from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PerFedAvg(FedAvg):
 
     variant: Literal["fo", "hf"] = "fo"
     """First order (fo) or Hessian-free (hf)."""
-    inner_lr: float | None = None
+    inner_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """a: rate of the inner step; none = the run's rate."""
     meta_lr: float | None = None
     """b: rate of the meta step; none = the run's rate; the original's README has 0.001."""

@@ -20,6 +20,7 @@ statistics.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
@@ -30,7 +31,7 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.rows import repeat
 from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ class PFedMe(FedAvg):
     models_kept = 1
     evaluated = "its own model"
 
-    lam: float = 1.0
+    lam: Annotated[float, Tunable(0.1, 100, log=True)] = 1.0
     """lambda: how short the leash is."""
     inner_steps: Repeats = 5
     """K: steps of theta on a batch."""
-    beta: float = 1.0
+    beta: Annotated[float, Tunable(0.1, 1.0)] = 1.0
     """Share of the new average in w."""
-    personal_lr: float | None = None
+    personal_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_p: rate of theta; none = the run's rate."""
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
+T = TypeVar("T")
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 NUMBERS = "numbers:"  # the part of the constants with the numbers of a step
 
@@ -139,6 +140,10 @@ class Engine:
         new = _unflatten(program.read(schedule.rows), _layout(work))
         return take_parts(new, torch.argsort(by_length))
 
+    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """What `make` draws in a round: a pure function of the seed and of its name, made once where twins share it."""
+        return make()
+
     def score(self, asked: Rated) -> Sums:
         """How well rows do on their samples, vectorised."""
         return score_rows(self, asked)
@@ -161,6 +166,8 @@ class Engine:
 
     def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+        if (template(step), samples) in self.flops:
+            return self.flops[template(step), samples]
         client = FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
         return self.flops_of(client, step, state, constants, samples)
 

@@ -6,7 +6,7 @@ keyed draws with the engine (batch order, dropout masks) and nothing else: no vm
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,10 @@ class PlainNet:
     def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
+
+    def aside(self) -> "PlainNet":
+        """The same for passes that leave the module's BatchNorm statistics as they are."""
+        return replace(self, module=copy.deepcopy(self.module))
 
 
 def load(module: nn.Module, values: Model) -> None:

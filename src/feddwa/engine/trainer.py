@@ -253,11 +253,14 @@ class Trainer:
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
         own, device = self.engine.data.splits[split], self.engine.data.device
-        ids = self.ids.to(device)
-        stream = f"{purpose}/{STREAMS.get(split, split)}"
-        key = keys.key(self.seed, stream, self.round, ids, epoch)
-        order = keys.permutations(key, own.sizes[self.ids])
-        return own.index[ids].gather(1, order), keys.fold(key, 1)
+
+        def draw() -> tuple[Tensor, Tensor]:
+            ids, stream = self.ids.to(device), f"{purpose}/{STREAMS.get(split, split)}"
+            key = keys.key(self.seed, stream, self.round, ids, epoch)
+            order = keys.permutations(key, own.sizes[self.ids])
+            return own.index[ids].gather(1, order), keys.fold(key, 1)
+
+        return self.engine.draw(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""

@@ -1,10 +1,9 @@
 """Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
 
 Seeds of one experiment, and trials of a search, do the same work on different data or with different numbers, so three
-of them are one program with three times the rows. They are scored as one stack as well.
-
-Every federation runs as if it were alone, in a thread of its own. Only one thread runs at a time: `LockstepEngine`
-hands its rows in and waits until those of all federations have been worked on. Algorithms need not know of it.
+of them are one program with three times the rows, trained and scored. Every federation runs as if it were alone, in a
+thread of its own; only one thread runs at a time. `LockstepEngine` hands its rows in and waits until those of all
+federations have been worked on.
 """
 
 import itertools
@@ -33,6 +32,7 @@ class LockstepEngine(Engine):
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
+    drawn: dict[object, Any] = field(default_factory=dict)  # in the round, by twins: those of one seed on the same data
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
@@ -45,6 +45,16 @@ class LockstepEngine(Engine):
         """See Engine. Waits until the rows of all federations have been scored."""
         sums: Sums = self._submit(Scoring(replace(asked, index=asked.index + self.sample_offset)))
         return sums
+
+    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """See Engine. What a twin has drawn in this round is taken from there."""
+        if self.drawn.setdefault("round", round) != round:
+            self.drawn.clear()
+        known = self.seed, id(self.data.splits), name
+        if known not in self.drawn:
+            self.drawn[known] = make()
+        found: T = self.drawn[known]
+        return found
 
     def _submit(self, request: "Training | Scoring") -> Any:
         assert self.worker is not None
@@ -118,8 +128,9 @@ def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
     parts = [engine.data for engine in engines]
     lengths = [0 if _same_samples(parts) else len(data.y) for data in parts[:-1]]
     offsets = itertools.accumulate(lengths, initial=0)
+    shared: dict[str, Any] = {"lockstep": len(engines), "flops": engines[0].flops, "drawn": {}}
     return [
-        _engine_like(LockstepEngine, engine, sample_offset=offset, lockstep=len(engines))
+        _engine_like(LockstepEngine, engine, sample_offset=offset, **shared)
         for engine, offset in zip(engines, offsets, strict=True)
     ]
 
@@ -183,8 +194,7 @@ def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
 def _next_groups(workers: Sequence["_Worker[Any]"]) -> list[list["_Worker[Any]"]]:
     """Workers whose requests can be one stack, as a rule all of them.
 
-    Nothing is scored while somebody waits to train: so federations that train more often in a round, as K = 1 may make
-    them do, do not leave the others' step.
+    Nothing is scored while somebody waits to train, so that who trains more often in a round does not leave the step.
     """
     training = [worker for worker in workers if isinstance(worker.request, Training)]
     groups: dict[object, list[_Worker[Any]]] = {}
