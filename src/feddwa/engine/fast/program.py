@@ -148,8 +148,7 @@ class Program:
 
     def _record(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> Callable[..., None]:
         """The recorded step for index of this shape."""
-        shape = index.shape, self._layout(rows)
-        if shape not in self._recorded:
+        if (shape := (index.shape, self._layout(rows))) not in self._recorded:
             chosen = slice(rows) if isinstance(rows, int) else rows
             example = [*(value[chosen].clone() for value in self.work), *(value[chosen] for value in self.constants)]
             module = record(self._flat_step, [*example, index, keys])
