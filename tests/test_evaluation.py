@@ -18,6 +18,7 @@ from feddwa.experiment import resume
 from feddwa.results.compare import within
 from feddwa.results.record import read_run
 from feddwa.results.summary import milestones
+from tests.conftest import ANYWHERE
 
 SETTING = {"algorithm": "feddwa", "clients": 6, "rounds": 7, "participation": 0.5, "validation": 0.2, "out": False}
 
@@ -85,7 +86,7 @@ def test_the_sample_by_client(tmp_path, whole):
     assert within(record, "bytes", record.spent("bytes")[3]).rounds == 2  # the last that was evaluated by then
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_no_evaluation_leaves_a_trace_in_training(algorithm):
     """Every method: three rounds with one evaluation and with four have the same models, bit for bit."""
     options = {"algorithm": algorithm, "clients": 4, "rounds": 3, "participation": 0.5, "batch_size": 40, "out": False}

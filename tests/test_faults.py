@@ -26,7 +26,7 @@ def federation(algorithm, fault="", network=plain_net, lr=0.1, **options) -> Fed
 
 
 def everybody(round: int = 1, n: int = N) -> Cohort:
-    return Cohort(torch.arange(n), torch.full((n,), 10), round)
+    return Cohort(torch.arange(n), torch.full((n,), 10), round, n)
 
 
 def close(left, right) -> bool:
@@ -63,7 +63,7 @@ def test_accidents_are_keyed_by_round_and_client():
     drawn = torch.stack([faults.absent(0, everybody(round, 50)) for round in range(1, 201)])
     assert abs(float(drawn.double().mean()) - 0.3) < 0.02
     assert (drawn.double().mean(0) - 0.3).abs().max() < 0.15  # nobody is always hit
-    some = Cohort(torch.tensor([3, 7, 20]), torch.ones(3), 5)
+    some = Cohort(torch.tensor([3, 7, 20]), torch.ones(3), 5, 40)
     assert torch.equal(faults.absent(0, some), drawn[4][some.ids])  # whoever else was asked
     assert not torch.equal(faults.absent(1, everybody(1, 50)), drawn[0])
 
@@ -71,7 +71,7 @@ def test_accidents_are_keyed_by_round_and_client():
 def test_the_deadline_is_when_the_fast_ones_have_answered():
     cohort = everybody(1, 40)
     assert [int(Faults(straggler=share).late(0, cohort).sum()) for share in (0, 0.1, 0.5, 1)] == [0, 4, 20, 40]
-    slow = Cohort(torch.arange(40), torch.tensor([10] * 39 + [1000]), 1)
+    slow = Cohort(torch.arange(40), torch.tensor([10] * 39 + [1000]), 1, 40)
     assert Faults(straggler=0.025).late(0, slow)[39]  # who has more to do needs longer
 
 

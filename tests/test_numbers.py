@@ -7,6 +7,7 @@ from torch import nn
 
 import feddwa
 from feddwa.algorithms import ALGORITHMS
+from feddwa.algorithms.fedopt import FedOpt
 from feddwa.mixing import dwa_weights, inverse_weights, mix, squared_distances
 from tests.conftest import ANYWHERE
 
@@ -133,7 +134,8 @@ def test_float64_and_bfloat16(name, tmp_path):
         for dtype in ("float64", "float32", "bfloat16")
     }
     exact = made["float64"].models
-    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 0.05)):
+    adaptive = issubclass(ALGORITHMS[name], FedOpt)  # it makes steps of one size of what is left of small differences
+    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 0.2 if adaptive else 0.05)):
         check(made[dtype])
         for key, value in made[dtype].models.items():
             assert value.dtype == getattr(torch, dtype)

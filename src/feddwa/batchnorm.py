@@ -41,7 +41,7 @@ class BatchNormPolicy:
     private: tuple[str, ...]  # scale and shift, under "all-local"
     shared: tuple[str, ...]  # running mean and variance, under "mean"
     parameters: tuple[str, ...]  # all trainable parameters of the network
-    updates: tuple[str, ...]  # downloaded parts that are differences of models, into which no parameter is inserted
+    updates: tuple[str, ...]  # parts that are differences of models, into which no parameter is inserted
 
     @classmethod
     def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
@@ -66,7 +66,8 @@ class BatchNormPolicy:
         """Initial (server state, memory (N, ...)): private tensors move to the memory, shared ones to the server."""
         if self.private:
             kept = repeat({name: initial[name] for name in self.private}, clients)
-            return self._strip(server), {**memory, KEPT: kept}
+            corrections = self._strip({part: stack for part, stack in memory.items() if part in self.updates})
+            return self._strip(server), {**memory, **corrections, KEPT: kept}
         if self.shared:
             return {**server, STATISTICS: {name: buffers[name] for name in self.shared}}, memory
         return server, memory

@@ -126,12 +126,12 @@ class Federation:
     def everybody(self) -> Cohort:
         """All clients, as the cohort of the coming round."""
         sizes = self.engine.data.splits["train"].sizes
-        return Cohort(torch.arange(len(sizes)), sizes, self.round + 1)
+        return Cohort(torch.arange(len(sizes)), sizes, self.round + 1, self.clients)
 
     def _cohort(self, round: int) -> Cohort:
         sizes = self.engine.data.splits["train"].sizes
         ids = keys.sample(keys.key(self.engine.seed, "cohort", round), len(sizes), self.cohort_size)
-        return Cohort(ids, sizes[ids], round)
+        return Cohort(ids, sizes[ids], round, self.clients)
 
     @property
     def clients(self) -> int:
@@ -166,7 +166,7 @@ class Federation:
             self.scores = unknown(self.clients, self.client_side.score_names)
             return
         everybody = len(ids) == self.clients
-        cohort = Cohort(ids, self.engine.data.splits["train"].sizes[ids], self.round + 1)
+        cohort = Cohort(ids, self.engine.data.splits["train"].sizes[ids], self.round + 1, self.clients)
         message = self.server_side.deliver(self.server, cohort)
         memory = self.memory if everybody else take_parts(self.memory, ids)
         scores = self.client_side.personal_scores(ids, cohort.round, message, memory)

@@ -145,6 +145,20 @@ def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
     return torch.zeros_like(distances).scatter_(1, nearest, inverse / inverse.sum(1, keepdim=True))
 
 
+def project_to_simplex(points: Tensor) -> Tensor:
+    """The nearest point of {x >= 0, sum x = 1} to every row of points (k, n): max(point - t, 0), in float64.
+
+    The larger entries stay positive: as many of them, c, as t = (their sum - 1) / c leaves so.
+    """
+    points = points.double()
+    points = points - points.max(1, keepdim=True).values  # moves no projection, and keeps the digits of large entries
+    ordered = points.sort(dim=1, descending=True).values
+    counts = torch.arange(1, points.shape[1] + 1, device=points.device)
+    thresholds = (ordered.cumsum(1) - 1) / counts
+    kept = (ordered > thresholds).sum(1, keepdim=True)
+    return (points - thresholds.gather(1, kept - 1)).clamp(min=0)
+
+
 def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
     """P (m, m): the weight of client j's local model in client i's next personalised model (FedDWA, Eq. 15 and top-K).
 

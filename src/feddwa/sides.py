@@ -64,9 +64,9 @@ def begin(
 ) -> tuple[ServerState, Memory]:
     """State before the first round: (server state, memory of all N clients, (N, ...)).
 
-    `problem` comes without buffers; `buffers` are the BatchNorm statistics of one initial model.
+    `problem` comes without buffers and settings; `buffers` are the BatchNorm statistics of one initial model.
     """
-    server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers))
+    server, own = Checked(algorithm, problem.clients).setup(replace(problem, buffers=buffers, settings=settings))
     memory = {"buffers": repeat(buffers, problem.clients), **own}
     for name in algorithm.optimized if settings.keep_optimizer else ():
         slots = settings.optimizer.init(row(own[name], 0) if name in own else problem.initial)

@@ -22,7 +22,7 @@ from feddwa.groups import KINDS
 from tests.algorithms.conftest import federation
 from tests.conftest import small_data
 
-CLIENTS, ROUND = 7, 2  # FedFomo and L2C have nothing to send before the second round
+CLIENTS, ROUND = 7, 3  # FedFomo and L2C have nothing to send before the second round, FedALA starts up in it
 
 
 def network(hidden=12):
@@ -115,7 +115,8 @@ def flops(kind, hidden, evaluating=False):
     body, head = 2 * 64 * hidden * 20.0, 2 * hidden * 10 * 20.0
     forward, backward = body + head, body + 2 * head
     if evaluating:
-        return kind.evaluation_passes * (forward + backward) + kind.forward_passes * forward
+        probes = kind.evaluation_probe_passes * (forward + head)
+        return kind.evaluation_passes * (forward + backward) + probes + kind.forward_passes * forward
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "head_passes": 2 * head, "forward_passes": forward,
@@ -136,7 +137,8 @@ def test_flops_of_the_client_are_the_passes_that_the_class_declares(name, hidden
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_of_evaluation_are_the_passes_that_the_class_declares(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
-    run.step()
+    for _ in range(ROUND - 1):
+        run.step()
     everybody = run.everybody()
     message, trainer = run.server_side.deliver(run.server, everybody), Trainer(run.engine, everybody.ids, ROUND)
     run.algorithm.personal(trainer, message, run.memory)
@@ -201,7 +203,12 @@ BAD = [
     ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
     ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
     ("feddwa_plus", "power", 0), ("feddwa_plus", "average", -0.1), ("feddwa_plus", "granularity", "x"),
-    ("feddwa_plus", "prior", 0), ("feddwa_plus", "freeze", -1), ("ditto", "lam", -1), ("ditto", "personal_epochs", -1),
+    ("feddwa_plus", "prior", 0), ("feddwa_plus", "freeze", -1), ("scaffold", "server_lr", -1),
+    ("scaffold", "option", "III"), ("feddyn", "alpha", 0), ("fedadam", "beta1", 1), ("fedadam", "beta2", 1),
+    ("fedadam", "tau", 0), ("fedyogi", "server_lr", -1), ("fedadagrad", "beta1", -0.1), ("pfedgraph", "alpha", 0),
+    ("pfedgraph", "lam", -1), ("pfedgraph", "since", "x"), ("ifca", "clusters", 0), ("ifca", "fresh", "x"),
+    ("fedala", "blend_lr", -1), ("fedala", "share", 0), ("fedala", "share", 1.1), ("fedala", "start_epochs", 0),
+    ("ditto", "lam", -1), ("ditto", "personal_epochs", -1),
     ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),

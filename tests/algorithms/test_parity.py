@@ -4,7 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from feddwa.algorithms import ALGORITHMS, SFL, ClusterFL, FedAvgM, FedDWA, FedDWAPlus, FedFomo, PerFedAvg
+from feddwa.algorithms import (
+    ALGORITHMS,
+    IFCA,
+    SCAFFOLD,
+    SFL,
+    ClusterFL,
+    FedALA,
+    FedAvgM,
+    FedDWA,
+    FedDWAPlus,
+    FedFomo,
+    PerFedAvg,
+    PFedGraph,
+)  # fmt: skip
 from feddwa.engine.rows import tensors
 from tests.algorithms.conftest import after, equal, federation
 from tests.conftest import ANYWHERE, NETWORKS, map_state, plain_net, small_data
@@ -24,6 +37,10 @@ VARIANTS = {
     "feddwa-sketch": FedDWA(3, granularity="tensor", sketch=64),
     "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor"),
     "feddwa_plus-model": FedDWAPlus(granularity="model", prior=1.0),
+    "scaffold-gradient": SCAFFOLD(option="I"),
+    "ifca-head": IFCA(clusters=2, fresh="head"),
+    "fedala-all": FedALA(head="all", start_epochs=2, share=0.5),
+    "pfedgraph-round": PFedGraph(lam=0.5, since="round"),
 }
 
 

@@ -28,7 +28,7 @@ def problem(clients, size=4, seed=0):
 
 
 def everybody(clients, round=1):
-    return Cohort(torch.arange(clients), torch.full((clients,), 10), round)
+    return Cohort(torch.arange(clients), torch.full((clients,), 10), round, clients)
 
 
 # FedDWA
@@ -91,7 +91,7 @@ def test_clusters_always_partition_the_clients(seed):
     parents = server["clusters"]["of"]
     for round in range(1, 11):
         ids = torch.from_numpy(np.sort(rng.choice(9, 5, replace=False)))
-        cohort = Cohort(ids, torch.ones(5), round)
+        cohort = Cohort(ids, torch.ones(5), round, 9)
         start = algorithm.download(server, cohort)["model"]["v"]
         upload = {"model": {"v": start + torch.from_numpy(rng.normal(size=(5, 4)))}}
         server, info = algorithm.server(server, cohort, upload)
@@ -281,7 +281,7 @@ def test_under_partial_participation_the_last_cohorts_uploads_are_mixed():
         algorithm = FedAMP(sigma=4.0, neighbours=neighbours)
         server, _ = algorithm.setup(problem(4, 2))
         for round, (ids, uploads) in enumerate(rounds, 1):
-            cohort = Cohort(torch.tensor(ids), torch.full((2,), 10), round)
+            cohort = Cohort(torch.tensor(ids), torch.full((2,), 10), round, 4)
             server, info = algorithm.server(server, cohort, {"model": {"v": torch.tensor(uploads).double()}})
         for i, message in enumerate(server["message"]["v"]):
             shares = {j: np.exp(-float((last[i] - last[j]).square().sum()) / 4) / 4 for j in sources if j != i}
@@ -366,7 +366,7 @@ def test_greedy_by_affinity_unless_exploring():
 def test_a_clients_draws_do_not_depend_on_the_cohort():
     algorithm = FedFomo(models=3)
     server = fomo_server(algorithm, [1, 3, 4, 5, 7])
-    alone = [algorithm.choose(server, Cohort(torch.tensor([i]), torch.ones(1), 3))[0].tolist() for i in range(8)]
+    alone = [algorithm.choose(server, Cohort(torch.tensor([i]), torch.ones(1), 3, 8))[0].tolist() for i in range(8)]
     assert algorithm.choose(server, everybody(8, 3)).tolist() == alone
 
 

@@ -20,6 +20,7 @@ class Task:
     cohorts: list[list[int]]  # of rounds 1, 2, ...
     draws: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]  # (round, client) -> FedFomo's
     initial: np.ndarray
+    starts: list[np.ndarray]  # IFCA's, the first of which is `initial`
     hidden: int
     classes: int
     lr: float

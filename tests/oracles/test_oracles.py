@@ -15,11 +15,16 @@ from torch import nn
 from feddwa.algorithms import (
     ALGORITHMS,
     APFL,
+    IFCA,
     L2C,
     L2GD,
+    SCAFFOLD,
     SFL,
     ClusterFL,
     Ditto,
+    FedAdagrad,
+    FedAdam,
+    FedALA,
     FedAMP,
     FedAvg,
     FedAvgFT,
@@ -28,15 +33,19 @@ from feddwa.algorithms import (
     FedBN,
     FedDWA,
     FedDWAPlus,
+    FedDyn,
     FedFomo,
+    FedNova,
     FedPer,
     FedPHP,
     FedProx,
     FedRep,
     FedRoD,
+    FedYogi,
     LGFedAvg,
     Local,
     PerFedAvg,
+    PFedGraph,
     PFedMe,
 )  # fmt: skip
 from feddwa.data.dataset import Dataset
@@ -45,10 +54,11 @@ from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Trainer, keys
 from feddwa.federation import Federation
 from feddwa.models import Network
-from tests.oracles import personal, reference
+from tests.oracles import personal, reference, reference_global, reference_partners
 
 SIZES, TESTS, INPUTS, HIDDEN, CLASSES = (14, 25, 11, 18, 9, 21, 16), 6, 5, 4, 6
 LR, BATCH, EPOCHS, ROUNDS, SEED = 0.3, 4, 2, 3, 3
+EPOCHS_DRAWN = 11  # of FedALA, which has the most
 
 CASES = {
     "local": (Local(), reference.local, {}),
@@ -151,6 +161,36 @@ CASES = {
         FedDWAPlus(prior=20.0, freeze=1), reference.feddwa_plus,
         {"power": 2.0, "average": 0.1, "granularity": "layer", "prior": 20.0, "freeze": 1},
     ),
+    "pfedgraph": (PFedGraph(), reference_partners.pfedgraph, {"alpha": 0.8, "lam": 0.01, "since": "initial"}),
+    "pfedgraph-round": (
+        PFedGraph(0.3, 0.5, "round"), reference_partners.pfedgraph, {"alpha": 0.3, "lam": 0.5, "since": "round"},
+    ),
+    "ifca": (IFCA(), reference_partners.ifca, {"clusters": 4}),
+    "ifca-2": (IFCA(clusters=2), reference_partners.ifca, {"clusters": 2}),
+    "fedala": (
+        FedALA(), reference_partners.fedala, {"blend_lr": 1.0, "share": 0.8, "start_epochs": 11, "layers": "head"},
+    ),
+    "fedala-all": (
+        FedALA(3.0, 0.5, 2, "all"), reference_partners.fedala,
+        {"blend_lr": 3.0, "share": 0.5, "start_epochs": 2, "layers": "all"},
+    ),
+    "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
+    "scaffold-gradient": (
+        SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},
+    ),
+    "feddyn": (FedDyn(), reference_global.feddyn, {"alpha": 0.01}),
+    "feddyn-strong": (FedDyn(alpha=0.4), reference_global.feddyn, {"alpha": 0.4}),
+    "fednova": (FedNova(), reference_global.fednova, {}),
+    "fedadagrad": (
+        FedAdagrad(), reference_global.fedopt, {"kind": "adagrad", "server_lr": 0.1, "beta1": 0.0, "tau": 1e-3},
+    ),
+    **{
+        f"fed{kind}": (
+            algorithm(0.03, 0.8, 0.02, 0.7), reference_global.fedopt,
+            {"kind": kind, "server_lr": 0.03, "beta1": 0.8, "tau": 0.02, "beta2": 0.7},
+        )
+        for kind, algorithm in [("adam", FedAdam), ("yogi", FedYogi)]
+    },
 }  # fmt: skip
 
 
@@ -194,9 +234,10 @@ def record(federation):
         ("tune", "train"),
         ("mixing", "validation"),
         ("train", "second_half"),
+        ("ala", "train"),
     ]:
         for rnd in rounds:
-            for epoch in range(3 * EPOCHS if split in data.splits else 0):
+            for epoch in range(EPOCHS_DRAWN if split in data.splits else 0):
                 index, _ = Trainer(engine, torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
                 for i in clients:
                     orders[purpose, split, rnd, i, epoch] = index[i, : data.splits[split].sizes[i]].numpy()
@@ -209,8 +250,21 @@ def record(federation):
     initial = {name: value.unsqueeze(0) for name, value in engine.initial()[0].items()}
     return reference.Task(
         data.x.numpy().astype(np.float64), data.y.numpy(), splits, orders, cohorts, draws, flat(initial, 0),
-        HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+        starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS,
     )  # fmt: skip
+
+
+def starts(federation):
+    """Four permutations of the initial model, parameter by parameter: the keyed draws alone are the library's."""
+    initial, made = federation.engine.initial()[0], []
+    for number in range(4):
+        own = []
+        for place, value in enumerate(initial.values()):
+            key = keys.key(SEED, "ifca", number, place).reshape(1)
+            order = keys.permutations(key, torch.tensor([value.numel()]))[0].numpy()
+            own.append(value.numpy().ravel()[order] if number else value.numpy().ravel())
+        made.append(np.concatenate(own))
+    return made
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])

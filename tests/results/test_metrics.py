@@ -23,7 +23,7 @@ def scores(accuracy, loss=None) -> Scores:
 
 def a_round(before: Scores, after: Scores, ids=(1, 3)) -> Round:
     costs = Costs(100, 200, torch.tensor([10.0, 21.0]), 1234, {"train": 0.123456})
-    return Round(Cohort(torch.tensor(ids), torch.tensor([7, 9]), 1), before, after, {}, costs)
+    return Round(Cohort(torch.tensor(ids), torch.tensor([7, 9]), 1, 4), before, after, {}, costs)
 
 
 def test_four_series_before_and_after():

@@ -109,7 +109,7 @@ def test_a_thousand_clients_do_not_fill_the_memory(tmp_path):
         tracemalloc.start()
         for number in range(1, 41):
             weights = torch.full((1000, 1000), 1e-3, dtype=torch.float64)
-            result = Round(Cohort(ids, ids, number), NOBODY, NOBODY, {"weights": weights}, Costs())
+            result = Round(Cohort(ids, ids, number, 1000), NOBODY, NOBODY, {"weights": weights}, Costs())
             directory.add(entries[number - 1], {"round": number, "before": [50.0] * 1000}, result)
             if number == 5:
                 before = resident()

@@ -40,7 +40,7 @@ class Algorithm:
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
     global_model: ClassVar[bool] = False  # whether every client is evaluated with the same model, the server's
-    updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
+    updates: ClassVar[tuple[str, ...]] = ()  # parts of downloads and memory: differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
     optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
@@ -60,6 +60,7 @@ class Algorithm:
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
+    evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
     numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart

@@ -63,7 +63,7 @@ class Ditto(FedAvg):
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """Both models. The personal one is last, so that BatchNorm statistics are those of what is evaluated."""
         shared, _ = trainer.sgd(download["model"], memory)
-        step = ProximalStep(trainer.lr if self.personal_lr is None else self.personal_lr, self.lam)
+        step = ProximalStep(trainer.rate(self.personal_lr), self.lam)
         start, anchor = {"model": memory["personal"]}, {"anchor": download["model"]}
         state, memory = trainer.train(step, start, memory, anchor, epochs=self.personal_epochs)
         return {"model": shared}, {**memory, "personal": state["model"]}

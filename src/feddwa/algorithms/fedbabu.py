@@ -63,4 +63,4 @@ class FedBABU(PartlyShared):
         model, memory = super().personal(trainer, download, memory)
         if not self.tune_epochs:
             return model, memory
-        return trainer.sgd(model, memory, epochs=self.tune_epochs, lr=self.tune_lr, purpose="tune")
+        return trainer.sgd(model, memory, epochs=self.tune_epochs, lr=trainer.rate(self.tune_lr), purpose="tune")

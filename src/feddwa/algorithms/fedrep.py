@@ -77,4 +77,6 @@ class FedRep(PartlyShared):
         """The client's head after so many epochs on a body that stands still, and BatchNorm statistics moved on."""
         if not epochs:
             return memory["own"], memory
-        return trainer.sgd(memory["own"], memory, fixed=body, epochs=epochs, lr=self.head_lr, purpose=purpose)
+        return trainer.sgd(
+            memory["own"], memory, fixed=body, epochs=epochs, lr=trainer.rate(self.head_lr), purpose=purpose
+        )

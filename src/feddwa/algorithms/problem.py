@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from feddwa.engine import Model
+from feddwa.engine import Model, Settings
 from feddwa.errors import require
 
 NO_LAST = "this network has no linear layer that is trained"
@@ -22,6 +22,9 @@ class Problem:
     seed: int = 0  # of the run, for draws of the server
     buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
     batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
+    settings: Settings = field(
+        default_factory=Settings
+    )  # of local training, for methods that suit some optimisers alone
 
     def head_named(self, chosen: str) -> tuple[str, ...]:
         """The names of the parameters of a head, in the network's order; what is left over is the body.

@@ -38,6 +38,7 @@ PASSES = {  # besides whole ones, forward and backward
     "forward_passes": "forward alone, to validate models",
     "teacher_passes": "forward alone, of a model that teaches",
     "evaluation_passes": "before evaluation",
+    "evaluation_probe_passes": "of the head alone before evaluation",
 }
 WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
 TOLD_APART = ("title", "summary", "reference", "description", "parameters", "traffic", "cost", "kept", *WORDS)

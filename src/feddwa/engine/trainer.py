@@ -73,6 +73,14 @@ class Trainer:
         """(m,) int64: samples of each client in a split of its data."""
         return self.engine.data.splits[split].sizes[self.ids]
 
+    def steps(self) -> Tensor:
+        """(m,) int64: the steps that each client makes in its local epochs of a round."""
+        if self.local_steps is not None:
+            return torch.full((len(self.ids),), self.epochs * self.local_steps)
+        sizes, width = self.sizes(), self.batch_size
+        sizes = self._whole_batches("train", width) if self.engine.settings.drop_last else sizes
+        return self.epochs * -(-sizes // width)
+
     def sgd(
         self,
         model: Stack,
@@ -112,6 +120,7 @@ class Trainer:
         steps: int | None = None,
         local_steps: int | None = None,
         batch_size: int | None = None,
+        samples: Tensor | None = None,
         split: str = "train",
         purpose: str = "train",
         optimizer: Optimizer | None = None,
@@ -121,8 +130,10 @@ class Trainer:
 
         An epoch is the client's samples in a new order, without the last, short batch under `--drop-last`; `steps` ends
         it after so many batches. Under `--local-steps` S it is S batches, of as many such orders as that takes;
-        local_steps: another S. `step` must be hashable and the same from round to round (a function, a method of a
-        frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is found by it.
+        local_steps: another S. samples: (m,) on the CPU, of how many samples an epoch consists instead, the first of
+        its order; a row without any stays as it is. `step` must be hashable and the same from round to round (a
+        function, a method of a frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is
+        found by it.
 
         The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state belongs to the model: where
         this is given the very model (the same tensors) that it has made before in this round, the state of that
@@ -140,7 +151,8 @@ class Trainer:
         width = batch_size or self.batch_size
         local_steps = self.local_steps if local_steps is None else local_steps
         sizes = self._whole_batches(split, width) if self.engine.settings.drop_last else self.sizes(split)
-        if steps is None and local_steps is not None:
+        sizes = sizes if samples is None else sizes.minimum(samples)
+        if steps is None and samples is None and local_steps is not None:
             batches = self._single_batches(split, purpose, sizes, width, epochs * local_steps)
         else:
             sizes = sizes if steps is None else sizes.clamp(max=steps * width)

@@ -13,7 +13,7 @@ other code writes `Model({...})`. Message, Memory and ServerState have one struc
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NewType
 
 from torch import Tensor
@@ -34,10 +34,11 @@ class Cohort:
     ids: Tensor  # (m,) int64, on the CPU: who takes part
     sizes: Tensor  # (m,) int64, on the CPU: training samples of each
     round: int  # 1 is the first
+    clients: int  # N, of the whole federation
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def only(self, which: Tensor) -> "Cohort":
         """Some of these clients: `which` are their places (k,), or a mask (m,)."""
-        return Cohort(self.ids[which], self.sizes[which], self.round)
+        return replace(self, ids=self.ids[which], sizes=self.sizes[which])

@@ -173,7 +173,7 @@ class Coordinator:
 
     def _cohort(self, rows: list[int]) -> Cohort:
         ids = torch.tensor(rows, dtype=torch.int64)
-        return Cohort(ids, self.registry.train[ids], self.round + 1)
+        return Cohort(ids, self.registry.train[ids], self.round + 1, self.registry.clients)
 
     def _advance(self, replies: Replies, costs: Costs, last: bool) -> Round:
         """Mix the uploads; with fewer than `min_clients` of them the server state stays as it is."""

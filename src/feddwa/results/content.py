@@ -17,6 +17,7 @@ findings    what went wrong: (level, text)
 groups      (N,) the true group of each client, where there are any
 in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
             share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
+fairness    in record.json only, where clients have accuracies: the mean of the worst tenth, the standard deviation
 summary     for people, in record.json only: best, last and mean of the last ten of every series
 weights     in published results only, where a figure needs them: round -> P in thousandths
 preferred   beside it: round -> of every client the others of largest affinity, best first
@@ -34,6 +35,7 @@ from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.params import fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
+from feddwa.results.fairness import fairness
 from feddwa.results.findings import Finding
 from feddwa.results.metrics import Line
 from feddwa.results.summary import metric_series, series
@@ -109,6 +111,7 @@ def make(
         "series": series(lines),
         "clients": list(clients),
         "findings": [list(finding) for finding in findings],
+        **_fairness(clients),
         "summary": dict(summary),
     }
     if "stopped" in summary:
@@ -118,6 +121,12 @@ def make(
     if groups is not None:
         content["groups"], content["in_group"] = groups.tolist(), _in_group(lines, weights, groups)
     return content
+
+
+def _fairness(clients: Sequence[float | None]) -> dict[str, Any]:
+    """Of the clients' accuracies in percent: the worst tenth's mean and the standard deviation."""
+    found = fairness(np.array(clients, dtype=float))
+    return {} if found is None else {"fairness": {"worst_tenth": found.worst_tenth, "std": found.std}}
 
 
 def _in_group(lines: Sequence[Line], weights: Iterable[Weights], groups: np.ndarray) -> dict[str, list[float]]:
@@ -146,7 +155,7 @@ def published(
     lines: of metrics.jsonl, for the affinities of the rounds whose weights are published; further: a series that is
     published besides the usual ones.
     """
-    found = {key: value for key, value in content.items() if key != "summary"}
+    found = {key: value for key, value in content.items() if key not in ("fairness", "summary")}
     found["config"] = {**settings(config), "dtype": config.dtype}
     found["series"] = {name: content["series"][name] for name in dict.fromkeys([*PUBLISHED, further]) if name}
     if weights:

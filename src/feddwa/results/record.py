@@ -98,6 +98,13 @@ class Record:
         return found
 
     @property
+    def final(self) -> np.ndarray:
+        """(N,) by `measure`, of every client in the last round that evaluated anybody; nan where it is not known."""
+        rows = np.flatnonzero(np.isfinite(self.scores).any(axis=1))
+        final: np.ndarray = self.scores[rows[-1] if len(rows) else -1]
+        return final
+
+    @property
     def lockstep(self) -> int:
         """Runs that were trained in lockstep and share the seconds of the lines."""
         return int(self.content.get("summary", {}).get("lockstep", 1))

@@ -45,9 +45,9 @@ class Program:
         self._num_rows = 0  # rows in use
         self._num_active = 0  # of these, the first ones are still trained
         self._finished: list[Tensor] = []  # saved work of the others, which padding to a bucket would train on
-        self._uses: dict[tuple[bool, torch.Size], int] = {}
-        self._recorded: dict[torch.Size, Callable[..., None]] = {}
-        self._graphs: dict[tuple[bool, torch.Size], _CapturedGraph] = {}
+        self._uses: dict[object, int] = {}
+        self._recorded: dict[object, Callable[..., None]] = {}
+        self._graphs: dict[object, _CapturedGraph] = {}
 
     @property
     def capacity(self) -> int:
@@ -112,7 +112,7 @@ class Program:
 
     def _run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
         """`run` of rows that fill their bucket: eager, recorded or captured, by how often the shape was used."""
-        shape = (isinstance(rows, int), index.shape)
+        shape = (isinstance(rows, int), index.shape, self._layout(rows))
         uses = self._uses[shape] = self._uses.get(shape, 0) + 1
         if uses <= RECORD_AFTER[index.device.type]:
             self._apply(self._eager, rows, index, keys)
@@ -148,12 +148,17 @@ class Program:
 
     def _record(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> Callable[..., None]:
         """The recorded step for index of this shape."""
-        if index.shape not in self._recorded:
+        if (shape := (index.shape, self._layout(rows))) not in self._recorded:
             chosen = slice(rows) if isinstance(rows, int) else rows
-            example = [value[chosen].clone() for value in (*self.work, *self.constants)]
+            example = [*(value[chosen].clone() for value in self.work), *(value[chosen] for value in self.constants)]
             module = record(self._flat_step, [*example, index, keys])
-            self._recorded[index.shape] = make_in_place(module, fused=index.is_cuda).forward
-        return self._recorded[index.shape]
+            self._recorded[shape] = make_in_place(module, fused=index.is_cuda).forward
+        return self._recorded[shape]
+
+    def _layout(self, rows: int | Tensor) -> object:
+        """The strides of constants, for which alone a recorded step holds: on a CPU, rows may share their memory."""
+        shared = isinstance(rows, int) and not all(value.is_contiguous() for value in self.constants)
+        return tuple(value.stride() for value in self.constants) if shared else None
 
 
 def _allocate_like(value: Tensor) -> Tensor:

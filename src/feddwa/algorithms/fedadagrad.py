@@ -1,0 +1,31 @@
+"""FedAdagrad: Adagrad on the server (Reddi et al., ICLR 2021).
+
+    v = v + D^2;   everything else in `fedopt.py`
+
+Crosses the network: as FedAvg, two model sizes. v only grows, so steps shrink for ever. beta1 is 0, as in the paper; a
+library that leaves Adam's 0.9 there has another method.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from feddwa.algorithms.fedopt import FedOpt
+
+
+@dataclass(frozen=True)
+class FedAdagrad(FedOpt):
+    """FedAdagrad with the paper's beta1 and tau, and the rate that frameworks have."""
+
+    title = "FedAdagrad"
+    summary = "FedAvg with Adagrad on the server"
+    kind, year = "global", 2021
+
+    server_lr: float = 0.1
+    """eta_g: the server's rate."""
+    beta1: float = 0.0
+    """Share of the old direction that is kept."""
+
+    def second_moment(self, old: Tensor, square: Tensor) -> Tensor:
+        """The sum of all squares so far."""
+        return old + square

@@ -1,0 +1,107 @@
+"""pFedGraph: the server infers who should work with whom (Ye et al., ICML 2023).
+
+    server  c_ij = cos(v_i - w^0, v_j - w^0), 1 where above 0.9;   p_j = n_j / n
+            x_i  = argmin over the simplex of alpha ||x - p||^2 - <c_i, x>, the projection of p + c_i / (2 alpha) on it
+            w_i  = sum_{j in S_t} x_ij v_j
+    client  v_i = argmin_v f_i(v) - lambda cos(v, w_i),   E epochs of SGD from w_i; in round 1 without the cosine
+
+Crosses the network: w_i down, v_i up, two model sizes.
+
+Where the paper, its code and others differ: the official scripts add lambda cos to the loss, which pushes a model away
+from its mixture; the paper has the minus, and so have we. At the default it hardly matters: the term's gradient is 0 at
+w_i and below lambda / ||v|| elsewhere. The official code solves the quadratic programme by a general solver, whose
+result is the projection. w^0 is the common initial model, not that of the round. With it, updates of clients that are
+mixed grow alike, until 0.9 makes hard groups of them with weights by size, right or wrong; since=round avoids that, and
+groups less well. The official code evaluates the best round by validation data; here w_i is evaluated, as it is. p
+counts the participants alone; who is absent keeps its w_i.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.data.federated import Batch
+from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Trainer
+from feddwa.engine.network import Net
+from feddwa.engine.numbers import Number, times
+from feddwa.engine.rows import difference, put, repeat, take
+from feddwa.errors import require
+from feddwa.mixing import inner_products, mix, pairwise_cosines, project_to_simplex
+
+ALIKE = 0.9  # a cosine from which on clients count as equal
+
+
+@dataclass(frozen=True)
+class Leaning:
+    """The objective f(v) - strength cos(v, anchor), over all parameters."""
+
+    strength: Number
+
+    def __call__(self, net: Net, params: Model, batch: Batch, anchor: Model) -> Tensor:
+        """The objective on a batch."""
+        pairs = [(value, anchor[name]) for name, value in params.items()]
+        product, own, other = (
+            torch.stack([(a * b).sum() for a, b in chosen]).sum()
+            for chosen in (pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])
+        )
+        return net.loss(params, batch) - times(self.strength, product / (own * other).sqrt())
+
+
+@dataclass(frozen=True)
+class PFedGraph(Algorithm):
+    """pFedGraph with the official values."""
+
+    title = "pFedGraph"
+    summary = "a collaboration graph from a quadratic programme on cosines"
+    kind, year = "collaboration", 2023
+    models_down = models_up = passes = 1
+    server_ops = "2 * m**2"
+    stackable = ("alpha", "since")
+    discloses, evaluated = "its trained model", "its mixture of models"
+
+    alpha: float = 0.8
+    """How near weights stay to data sizes; large = FedAvg."""
+    lam: float = 0.01
+    """lambda: how strongly a model leans towards its mixture."""
+    since: Literal["initial", "round"] = "initial"
+    """What updates are measured from: the initial model, or that of the round."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
+        require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
+
+    def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
+        """One personalised model per client, and what all of them start from."""
+        return {"model": repeat(problem.initial, problem.clients), "initial": problem.initial}, {}
+
+    def download(self, server: ServerState, cohort: Cohort) -> Message:
+        """The client's own mixture w_i."""
+        return {"model": take(server["model"], cohort.ids)}
+
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
+        """E epochs from the mixture, leaning towards it."""
+        start = download["model"]
+        if trainer.round == 1 or not self.lam:
+            local, memory = trainer.sgd(start, memory)
+        else:
+            local, memory = trainer.sgd(start, memory, objective=Leaning(self.lam), anchor=start)
+        return {"model": local}, memory
+
+    def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
+        """Infer the graph, and mix by it."""
+        local, m = upload["model"], len(cohort)
+        origin = repeat(server["initial"], m) if self.since == "initial" else take(server["model"], cohort.ids)
+        update = difference(local, origin)
+        weights = self.graph(pairwise_cosines(inner_products(update, update)), cohort.sizes)
+        mixed = mix(weights, local)
+        return {**server, "model": put(server["model"], cohort.ids, mixed)}, {"weights": weights}
+
+    def graph(self, cosines: Tensor, sizes: Tensor) -> Tensor:
+        """P (m, m) from the cosines of updates (m, m) and data sizes (m,)."""
+        shares = sizes.double() / sizes.sum()
+        counted = cosines.where(cosines <= ALIKE, 1.0).fill_diagonal_(1.0)
+        return project_to_simplex(shares + counted / (2 * self.alpha))
