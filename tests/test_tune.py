@@ -21,8 +21,8 @@ from feddwa.data.federated import HELD_OUT
 from feddwa.data.task import Task
 from feddwa.params import Tunable, fields_of, tunable_of
 from feddwa.tune import trials
-from feddwa.tune.search import BEST, FOUND, Budget, Search, run_search
-from feddwa.tune.space import Dimension, applied, check_space, grid, space_of
+from feddwa.tune.search import BEST, Budget, Search, run_search
+from feddwa.tune.space import FOUND, Dimension, applied, check_space, grid, space_of
 from feddwa.tune.study import Outcome, Study, Trial
 
 pytest.importorskip("optuna")
@@ -251,6 +251,13 @@ def test_a_tuning_states_validation_and_test_and_its_winner_can_be_run(tmp_path,
         for path in (tmp_path / "run", out / "fedprox" / "tuned" / "seed-0")
     )
     np.testing.assert_allclose(one["series"]["before.all"], other["series"]["before.all"], atol=0.5)
+    both = tmp_path / "both"
+    tuned = ["compare", "--algorithms", "fedprox", "local", "--tuned", str(out), "--seed", "0", "--clients", "4"]
+    assert main([*tuned, "--rounds", "2", "--out", str(both), "--quiet"]) == 0
+    compared = tomllib.loads((both / "fedprox" / "config.toml").read_text())
+    assert (compared["lr"], compared["param"]) == (best["lr"], best["param"])
+    assert main([*tuned[:2], "feddwa", *tuned[4:], "--out", str(tmp_path / "no")]) == 2
+    assert "has no finished search of feddwa" in capsys.readouterr().err
     assert main(words) == 0  # all of it is there
     assert main(["resume", str(out)]) == 0
     assert main([*words, "--seed", "7"]) == 2

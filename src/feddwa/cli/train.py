@@ -14,6 +14,7 @@ from feddwa.groups import expanded
 from feddwa.params import Option, fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, check_dataset, label, located
 from feddwa.seeds import COMPARISON, SeededConfig
+from feddwa.tune.space import best_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,9 @@ Several = TypeVar("Several", bound=SeveralOptions)
 @dataclass(frozen=True)
 class CompareConfig(SeveralOptions):
     """Several algorithms on the same data, from the same seeds."""
+
+    tuned: str | None = None
+    """Directory of `feddwa tune`: every algorithm with the rate and hyper-parameters that were best there."""
 
 
 def run_command(options: RunOptions) -> int:
@@ -226,7 +230,9 @@ def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
             chosen[name].append(entry)
     options = options_of(config.run_config())
     options["seed"] = config.seed if config.seeds is None else config.seeds[0]
-    return {
+    configs = {
         name: RunConfig(**{**options, "algorithm": names[name], "out": str(out / name), "param": tuple(chosen[name])})
         for name in names
     }
+    folder = getattr(config, "tuned", None)
+    return configs if folder is None else {name: best_in(Path(folder) / name, own) for name, own in configs.items()}

@@ -11,7 +11,8 @@ from feddwa.errors import InputError
 from feddwa.results.compare import Spread, difference
 from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.results.record import Record, read_run
-from feddwa.tune.search import DEFAULT, FOUND, TUNED, read
+from feddwa.tune.search import DEFAULT, TUNED, read
+from feddwa.tune.space import FOUND
 
 
 @dataclass(frozen=True)

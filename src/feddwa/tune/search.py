@@ -27,10 +27,10 @@ from feddwa.results import runs
 from feddwa.results.measure import Measure
 from feddwa.storage import write_whole
 from feddwa.tune import trials
-from feddwa.tune.space import Value, applied, space_of
+from feddwa.tune.space import FOUND, Value, applied, space_of
 from feddwa.tune.study import Study, Trial
 
-FOUND, BEST, DEFAULT, TUNED = "search.json", "best.toml", "default", "tuned"
+BEST, DEFAULT, TUNED = "best.toml", "default", "tuned"
 TPE_BATCHES = 3  # parts that the trials of TPE are made in, so that it can learn from two of them
 OPEN_BATCH = 10  # trials made together where only their gradients are bounded
 Tell = Callable[[str], None]

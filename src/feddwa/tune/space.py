@@ -6,9 +6,11 @@ local training: the rate `lr` is searched for every method, others (`epochs`, `b
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from feddwa import params
@@ -19,6 +21,8 @@ from feddwa.plugins import ALGORITHMS, label
 
 Config = TypeVar("Config", bound=RunConfig)
 Value = bool | int | float | str
+
+FOUND = "search.json"  # of a finished search, in the folder of its method
 
 RATE = Tunable(1e-3, 1.0, log=True)
 # Options that --space may name: what a run is trained with, not on what data, where, or how it is evaluated.
@@ -113,6 +117,15 @@ def applied(config: Config, values: Mapping[str, Value]) -> Config:
     kept = [entry for entry in config.param if not _is_of(entry, name, mine)]
     entries = (*kept, *(f"{name}.{key}={value}" for key, value in mine.items()))
     return dataclasses.replace(config, param=entries, **recipe)  # type: ignore[arg-type]  # checked by `resolved`
+
+
+def best_in(folder: Path, config: Config) -> Config:
+    """A configuration with the best values of the search of its method in a folder."""
+    try:
+        found = json.loads((folder / FOUND).read_text(encoding="utf-8"))
+        return applied(config, found["best"]["values"])
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--tuned {folder.parent}: has no finished search of {folder.name} ({error})") from None
 
 
 def in_words(values: Mapping[str, Value]) -> str:
