@@ -16,6 +16,7 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.evaluation import EvaluationOptions
 from feddwa.params import Option
+from feddwa.tracking import TrackingOptions
 
 Options = TypeVar("Options")
 
@@ -23,7 +24,11 @@ WIDEST, INDENT = 100, 24  # of a help screen, and of the text about an option
 PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
-GROUPS: dict[str, type] = {"own data": DataOptions, "evaluation": EvaluationOptions}  # of their own in the help
+GROUPS: dict[str, type] = {
+    "own data": DataOptions,
+    "evaluation": EvaluationOptions,
+    "tracking": TrackingOptions,
+}  # of their own in the help
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
 
