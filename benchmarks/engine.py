@@ -7,7 +7,8 @@
 The plain loop is what researchers write: a module, an SGD optimiser and a DataLoader per client, one client after
 another. The ratio is (median time of the plain loop's epoch) / (median time of the engine's epoch), the two measured in
 turn. The server's weights are held against a double Python loop over clients, and against one matrix product; three
-seeds trained as one stack of rows against the same three one after another; evaluation against a loop over clients.
+seeds trained as one stack of rows against the same three one after another; evaluation against a loop over clients;
+`recipes`, momentum, Adam and a decaying rate, against plain SGD in the engine (the ratio: how many times as long).
 `networks` are those of networks.py, 20 clients each; for them the seconds until the first epoch is done are told, too:
 on a GPU, kernels are compiled then. Networks whose package is not installed are left out, which is said.
 """
@@ -17,6 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import networks
@@ -32,6 +34,8 @@ from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Trainer, evaluate
 from feddwa.engine.fast.record import RECORD_AFTER
+from feddwa.engine.optimizers import SGD, Adam
+from feddwa.engine.rate_schedule import RateSchedule
 from feddwa.engine.rows import repeat
 
 # name -> (model, sample shape, clients, samples per client, batch size, wanted ratio on two cores, on a GPU)
@@ -150,6 +154,28 @@ def run_seeds(device: str, seconds: float) -> list[dict[str, object]]:
     return rows
 
 
+def run_recipes(device: str, seconds: float) -> list[dict[str, object]]:
+    """Epochs with an optimiser or a schedule of rates against plain SGD: the ratio says how many times as long."""
+    name = "cifar-cnn-20" if device == "cuda" else "digits-mlp-20"
+    model, shape, clients, samples, batch, _, _ = CASES[name]
+    recipes: dict[str, dict[str, Any]] = {
+        "momentum": {"optimizer": SGD(0.9)},
+        "adam": {"optimizer": Adam()},
+        "cosine": {"schedule": RateSchedule("cosine", rounds=10**9)},
+    }
+    rows = []
+    for recipe, options in recipes.items():
+        plain, own = (make_engine(model, shape, clients, samples, batch, device) for _ in range(2))
+        own.settings = replace(own.settings, **options)
+        epochs = engine_epoch(own), engine_epoch(plain)
+        for epoch in epochs * (2 if device == "cuda" else RECORD_AFTER[device]):  # until it is recorded
+            epoch()
+        slow, fast = race(*epochs, seconds, device)
+        times = {"engine_ms": slow * 1e3, "plain_ms": fast * 1e3, "ratio": slow / fast}
+        rows.append({"case": f"{name} {recipe}", **times, "wanted": -3.0 if recipe == "adam" else -2.0})
+    return rows
+
+
 def run_evaluation(device: str, seconds: float) -> list[dict[str, object]]:
     """All clients' models on their own samples, against a loop over clients."""
     names = ("digits-mlp-20", "cifar-cnn-20") if device == "cuda" else ("digits-mlp-20",)
@@ -262,7 +288,13 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['case']:<24} {times} {row['ratio']:>7.1f}x {bound:>8} {first}", flush=True)
 
 
-OTHERS = {"networks": run_networks, "server": run_server, "seeds": run_seeds, "evaluation": run_evaluation}
+OTHERS = {
+    "networks": run_networks,
+    "server": run_server,
+    "seeds": run_seeds,
+    "recipes": run_recipes,
+    "evaluation": run_evaluation,
+}
 
 
 def main() -> None:

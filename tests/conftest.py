@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 import feddwa
+from feddwa.algorithms import ALGORITHMS
 from feddwa.data import cache
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Parts, Settings
-from feddwa.results import metrics
+from feddwa.results import summary
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
@@ -46,6 +47,8 @@ def _no_traces_in_the_users_cache(tmp_path_factory):
         patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(shared))
         yield
 
+
+ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
@@ -168,4 +171,4 @@ def finished(rounds: int) -> tuple[list[dict], dict]:
         for number in range(1, rounds + 1)
     ]
     lines.append({"round": rounds + 1, "before": {"all": 50.0, "all_weighted": 50.0}, "loss_before": 1.0})
-    return lines, metrics.summary({}, lines, 1.0, torch.device("cpu"))
+    return lines, summary.summary({}, lines, 1.0, torch.device("cpu"))

@@ -9,12 +9,12 @@ import torch
 
 import feddwa
 from feddwa import cli
-from feddwa.algorithms import ALGORITHMS
 from feddwa.data import sources
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.trained import adapt as adaptation
 from feddwa.trained.samples import Samples
+from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS
 
 GROUPED = {"clients": 8, "batch_size": 20, "lr": 0.1, "device": "cpu", "param": ("rotations.groups=2",)}
@@ -32,12 +32,12 @@ def newcomer(turns, count=30, skip=0):
     return Samples(np.ascontiguousarray(x), digits.y[skip : skip + count], tuple(map(str, range(count))))
 
 
-def adapted(path, samples, epochs=5):
+def adapted(path, samples, epochs=5, **options):
     config = runs.read_config(Path(path)).resolved()
-    return adaptation.adapt(config, runs.read_models(Path(path)), samples, "new", epochs)
+    return adaptation.adapt(config, runs.read_models(Path(path)), samples, "new", epochs, **options)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_every_method_makes_a_model_for_a_newcomer(algorithm):
     feddwa.run(algorithm=algorithm, out="run", rounds=2, **GROUPED)
     found = adapted("run", newcomer(0), epochs=3)
@@ -71,7 +71,7 @@ def test_the_held_out_samples_play_no_part_in_the_model():
     samples = newcomer(0)
     first = adapted("run", samples)
     config = runs.read_config(Path("run")).resolved()
-    task = adaptation._task(runs.read_models(Path("run")), samples, "new", config.in_time)
+    task = adaptation._task(runs.read_models(Path("run")), samples, "new", 0.2, config.in_time)
     held = task.dataset.x[task.dataset.train_count :]
     tested = np.array([any(np.array_equal(x, other) for other in held) for x in samples.x])
     assert tested.sum() == 6
@@ -80,6 +80,16 @@ def test_the_held_out_samples_play_no_part_in_the_model():
         assert torch.equal(value, second.trained.stack[name])
     assert first.weights == second.weights
     assert first.facts()["results"] != second.facts()["results"]
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.5, 15), (0.01, 1), (0.99, 29)])
+def test_the_share_that_is_held_out_can_be_chosen(share, held):
+    """At least one sample tests and at least one trains."""
+    feddwa.run(out="run", rounds=1, algorithm="local", **GROUPED)
+    found = adapted("run", newcomer(0), epochs=1, held_out=share)
+    facts = found.facts()
+    assert (facts["train_samples"], facts["held_out"]) == (30 - held, held)
+    assert found.trained.card.evaluated.endswith(f"on {share:.0%} of its samples")
 
 
 def test_clusters_give_their_model_as_it_is():
@@ -146,13 +156,15 @@ def test_a_table_of_a_newcomer(capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["run"], "--data: got None, must be the path of the newcomer's data"),
+        (["run"], "--data: must be given: the path of the newcomer's data"),
         (["run", "--data", "gone.npz"], "gone.npz: no such file"),
         (["run", "--data", "bare.npz"], "samples with labels"),
         (["run", "--data", "few.npz"], "got '4 samples', must be at least 5"),
         (["run", "--data", "good.npz", "--epochs", "0"], "--epochs: got 0, must be at least 1"),
+        (["run", "--data", "good.npz", "--held-out", "0"], "--held-out: got 0.0, must be above 0 and below 1"),
+        (["run", "--data", "good.npz", "--held-out", "nan"], "--held-out: got nan, must be above 0 and below 1"),
         (["nowhere", "--data", "good.npz"], "nowhere: no such directory"),
-        (["run", "--data", "good.npz", "-o", "file"], "-o file: cannot write there"),
+        (["run", "--data", "good.npz", "-o", "file"], "--out file: cannot write there"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(words, told, capsys):
@@ -167,6 +179,34 @@ def test_what_cannot_be_is_said_in_one_line(words, told, capsys):
     assert (out, err.count("\n")) == ("", 1)
     assert told in err
     assert not Path("adapted").exists()
+
+
+def test_nothing_that_is_there_is_written_over(capsys):
+    """Not the run itself, nor the model of an earlier newcomer."""
+    feddwa.run(out="run", rounds=1, **GROUPED)
+    x, y = newcomer(0)[:2]
+    np.savez("good.npz", x=x, y=y)
+    before = Path("run/models.safetensors").read_bytes()
+    assert cli.main(["adapt", "run", "--data", "good.npz", "-o", "run"]) == 2
+    assert "--out run: is not empty" in capsys.readouterr().err
+    assert Path("run/models.safetensors").read_bytes() == before
+
+
+class Branching(torch.nn.Module):
+    """Cannot be trained as a stack."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head = torch.nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1)) * (1.0 if x.sum().item() > -1e9 else 2.0)
+
+
+@pytest.mark.filterwarnings("ignore:model. Branching branches")
+def test_a_network_that_is_trained_one_client_after_another_is_adapted_so():
+    feddwa.run(out="run", rounds=1, model=Branching, backend="auto", **GROUPED)
+    assert adapted("run", newcomer(0), epochs=2).facts()["results"]["adapted"]["accuracy"] is not None
 
 
 def test_no_models_no_newcomer():

@@ -7,6 +7,7 @@ import torch
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, Local
 from feddwa.config import POLICIES
 from feddwa.engine import Engine, Settings
+from feddwa.errors import InputError
 from feddwa.federation import Federation
 from tests.conftest import SIZES, conv_net, plain_net, small_data
 
@@ -23,8 +24,9 @@ def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> F
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("name", "policy"), [(name, policy) for name, kind in ALGORITHMS.items() for policy in kind.policies]
+)
 def test_every_algorithm_runs_under_every_policy_on_both_backends(name, policy):
     results = []
     for options in ({"sequential": True}, {"chunk": 2}):
@@ -94,3 +96,31 @@ def test_feddwa_alone_with_itself_is_local_under_all_local():
         run.step()
     one, other = dwa.personal(dwa.everybody())[0], local.personal(local.everybody())[0]
     assert all(torch.allclose(one[name], other[name], rtol=1e-12) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [(name, policy) for name, kind in ALGORITHMS.items() for policy in POLICIES if policy not in kind.policies],
+)
+def test_a_policy_that_would_mix_up_a_clients_models_is_refused_where_there_is_batchnorm(name, policy):
+    title = ALGORITHMS[name].title
+    with pytest.raises(InputError, match=f"--batchnorm {policy}: does not suit {title}, .*; take {'local'}"):
+        federation(ALGORITHMS[name](), policy)
+    if name != "fedbn":
+        federation(ALGORITHMS[name](), policy, plain_net).step()
+
+
+@pytest.mark.parametrize("policy", ALGORITHMS["fedbn"].policies)
+def test_fedbn_is_fedavg_under_all_local_bit_for_bit(policy):
+    expected, found = federation(FedAvg(), "all-local"), federation(ALGORITHMS["fedbn"](), policy)
+    for _ in range(3):
+        one, other = expected.step(), found.step()
+        assert (one.costs.bytes_up, one.costs.bytes_down) == (other.costs.bytes_up, other.costs.bytes_down)
+        assert torch.equal(one.after.loss, other.after.loss)
+    for left, right in zip(expected.personal(expected.everybody()), found.personal(found.everybody()), strict=True):
+        assert all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+def test_fedbn_refuses_a_network_without_batchnorm():
+    with pytest.raises(InputError, match="algorithm fedbn: needs a network with BatchNorm layers"):
+        federation(ALGORITHMS["fedbn"](), "local", plain_net)

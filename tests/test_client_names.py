@@ -43,8 +43,8 @@ def test_partition_and_doctor_name_clients(own, capsys):
     cli.main(["doctor", "--dataset", own, "--rounds", "1"])
     out = plain(capsys.readouterr().out)
     assert "6 owners: ash, birch, cedar, fir, ..." in out
-    assert "1 client (pine) have fewer training samples than a batch" in out
-    assert "1 client (oak) have samples of one class alone" in out
+    assert "1 client (pine) has fewer training samples than a batch" in out
+    assert "1 client (oak) has samples of one class alone" in out
     assert not NUMBERED.search(out.split("This configuration")[1].replace("features (6,)", ""))
 
 
@@ -54,7 +54,7 @@ def test_findings_tables_and_the_report_name_clients(compared, capsys):
     for finding in record.findings:
         assert not NUMBERED.search(finding.text)
     cli.main(["doctor", str(compared / "feddwa")])
-    assert "1 client (oak) have samples of one class alone" in plain(capsys.readouterr().out)
+    assert "1 client (oak) has samples of one class alone" in plain(capsys.readouterr().out)
     page = (compared / "report.html").read_text()
     assert "1 client (cedar) never counted" in page
 

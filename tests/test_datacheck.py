@@ -129,6 +129,20 @@ def test_outliers(tmp_path):
     assert "errors of typing or units?" in warning
 
 
+def test_values_that_stand_for_missing_ones(tmp_path):
+    columns, y = features(600)
+    columns["pulse"][::20] = -99999
+    (warning,) = found(table(tmp_path / "a.csv", columns, y))["warning"]
+    assert re.match(r"column pulse: 2\d of 480 values lie more than 100 interquartile ranges from the median", warning)
+
+
+def test_a_column_that_numbers_the_rows(tmp_path):
+    columns, y = features(600)
+    columns["patient"] = 1000 + 3 * np.arange(600)
+    (warning,) = found(table(tmp_path / "a.csv", columns, y))["warning"]
+    assert warning.startswith("1 column (patient) rising from row to row, as numbers of rows and times do")
+
+
 def test_series_that_are_not_scaled(tmp_path):
     x = 300 + 50 * RNG.normal(size=(600, 2, 20)).astype(np.float32)
     np.savez(tmp_path / "a.npz", x=x, y=RNG.integers(0, 2, 600))
@@ -225,7 +239,7 @@ def test_tiny_clients_are_named_with_a_remedy(tmp_path, capsys):
     path = table(tmp_path / "a.csv", columns, y, client=owners)
     cli.main(["doctor", "--dataset", str(path), "--rounds", "1"])
     text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "1 client (tiny) have fewer training samples than a batch of 10" in text
+    assert "1 client (tiny) has fewer training samples than a batch of 10" in text
     assert "--min-samples" in text
 
 

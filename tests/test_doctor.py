@@ -34,7 +34,7 @@ def test_sound_data_have_no_warning():
 
 def test_clients_smaller_than_a_batch():
     (warning,) = said(data([[2, 1], [9, 9]], [[20, 20], [20, 20]]), "warning")
-    assert warning.startswith("1 client (0) have fewer training samples than a batch of 4 (the fewest: 3)")
+    assert warning.startswith("1 client (0) has fewer training samples than a batch of 4 (the fewest: 3)")
     assert "--batch-size" in warning
 
 
@@ -45,7 +45,7 @@ def test_clients_with_one_class():
 
 def test_tested_on_what_was_never_trained():
     (warning,) = said(data([[9, 0], [9, 9]], [[20, 5], [20, 20]]), "warning")
-    assert "1 client (0) are tested on classes that they have no training sample of (5 test samples, 7.7 %)" in warning
+    assert "1 client (0) has test samples of classes without any training sample (5 test samples, 7.7 %)" in warning
 
 
 def test_few_test_samples_are_noted():

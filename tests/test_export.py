@@ -18,6 +18,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.trained import export
+from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS, TINY, test_samples
 
 HARD = ("fedrod", "feddwa_plus", "perfedavg")  # whose evaluated models are made of several parts
@@ -50,7 +51,7 @@ def check(run, client, path):
 SLOW = [pytest.param(name, marks=[] if name in HARD else [pytest.mark.slow]) for name in ALGORITHMS]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_a_program_of_torch_gives_the_evaluated_accuracy(algorithm):
     feddwa.run(algorithm=algorithm, out="run", **TINY)
     export.export(runs.read_models(Path("run")), 1, Path("model.pt2"), "torch-export")
@@ -134,11 +135,19 @@ def test_what_cannot_be_exported_is_said_in_one_line(capsys):
     assert "the run was made without them (--no-save-models)" in refused(capsys, "bare")
     assert "nowhere: no such directory" in refused(capsys, "nowhere")
     assert "--format" in refused(capsys, "run", "--format", "pickle")
+    told = refused(capsys, "run", "--client", "0", "--format", "onnx", "-o", "m.pt2")
+    assert "-o m.pt2: is the name of a torch-export file, and --format says onnx" in told
     Path("file").write_text("")
     assert "-o file/x: cannot write there" in refused(capsys, "run", "--client", "0", "-o", "file/x")
     assert cli.main(["compare", "--algorithms", "local", "fedavg", "--out", "both", "--rounds", "1", "--quiet"]) == 0
     capsys.readouterr()
     assert "both: holds several runs; name one of them: fedavg, local" in refused(capsys, "both")
+
+
+def test_the_name_of_the_file_tells_the_format():
+    feddwa.run(out="run", **TINY)
+    assert cli.main(["export", "run", "--client", "0", "-o", "m.pt2"]) == 0
+    assert torch.export.load("m.pt2").module()(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
 
 
 def test_missing_packages_are_named(monkeypatch, capsys):

@@ -218,7 +218,7 @@ def needs(path):
         ("dataset", "broken.py:needs", "needs the argument path; without a default it may have: data_dir"),
         ("dataset", "broken.py:function", "must be a function that returns a Dataset"),
         ("dataset", "broken.py:Bare", "must be a function that returns a feddwa.data.dataset.Dataset"),
-        ("algorithm", "ditto", "unknown name 'ditto'; valid: local, fedavg"),
+        ("algorithm", "magic", "unknown name 'magic'; valid: local, fedavg"),
     ],
 )
 def test_a_wrong_reference_is_told_in_one_line_before_any_work(option, name, wrong, tmp_path, monkeypatch, capsys):
@@ -261,19 +261,19 @@ def test_installed_plug_ins_have_names(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "ditto_plugin-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: ditto-plugin\nVersion: 1.0\n")
-    entries = "[feddwa.algorithms]\nditto = ditto_plugin:Ditto\nlocal = ditto_plugin:Ditto\n"
+    entries = "[feddwa.algorithms]\npulled = ditto_plugin:Ditto\nlocal = ditto_plugin:Ditto\n"
     (folder / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert cli.main(["list", "algorithms"]) == 0
     listed = capsys.readouterr().out
-    assert [line.split() for line in listed.splitlines()][-1] == ["ditto", "plug-in", "ditto_plugin:Ditto"]
-    assert list(plugins.ALGORITHMS)[-1] == "ditto"
+    assert [line.split() for line in listed.splitlines()][-1] == ["pulled", "plug-in", "ditto_plugin:Ditto"]
+    assert list(plugins.ALGORITHMS)[-1] == "pulled"
     assert plugins.ALGORITHMS.find("local") is Local  # names of the package are its own
     out = str(tmp_path / "run")
     assert (
-        cli.main(["run", "--algorithm", "ditto", "--param", "strength=2", *SMALL, "--rounds", "1", "--out", out]) == 0
+        cli.main(["run", "--algorithm", "pulled", "--param", "strength=2", *SMALL, "--rounds", "1", "--out", out]) == 0
     )
-    assert "ditto.strength=2.0" in (tmp_path / "run" / "config.toml").read_text()
+    assert "pulled.strength=2.0" in (tmp_path / "run" / "config.toml").read_text()
 
 
 @pytest.mark.slow
@@ -368,14 +368,15 @@ def test_a_node_imports_nothing_that_its_own_config_does_not_name(tmp_path):
 def test_inside_the_package_an_algorithm_is_one_file(tmp_path):
     package = tmp_path / "feddwa"
     shutil.copytree(Path(feddwa.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(EXTEND / "ditto.py", package / "algorithms" / "ditto.py")
+    source = (EXTEND / "ditto.py").read_text().replace("class Ditto", "class ZPulled")
+    (package / "algorithms" / "zpulled.py").write_text(source)
     code = (
-        "from feddwa.algorithms import ALGORITHMS, Ditto; import feddwa; print(*ALGORITHMS)\n"
-        "feddwa.run(algorithm='ditto', clients=4, rounds=1)"
+        "from feddwa.algorithms import ALGORITHMS, ZPulled; import feddwa; print(*ALGORITHMS)\n"
+        "feddwa.run(algorithm='zpulled', clients=4, rounds=1)"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
-    assert done.stdout.split() == [*list(ALGORITHMS)[:-1], "ditto", list(ALGORITHMS)[-1]], done.stderr
+    assert done.stdout.split() == [*ALGORITHMS, "zpulled"], done.stderr
     assert done.returncode == 0
 
 

@@ -115,6 +115,13 @@ def test_a_package_that_is_missing_or_broken_is_one_line_with_the_command(monkey
         models.find("timm:x")
 
 
+def test_whatever_a_constructor_raises_is_one_line(tmp_path):
+    """A library may import another one, which is broken, no sooner than it makes a network."""
+    (tmp_path / "nets.py").write_text("def late(shape):\n    raise ModuleNotFoundError('no requirements\\nat all')\n")
+    with pytest.raises(InputError, match=r"cannot be made for .*: ModuleNotFoundError: no requirements\\nat all"):
+        models.make(f"{tmp_path}/nets.py:late", (3, 8, 8), 2)
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_pretrained_weights_from_a_file_without_their_head(tmp_path, capsys, suffix):
     pytest.importorskip("torchvision")

@@ -114,8 +114,8 @@ def test_one_algorithm(listed):
         "kind: global",
         "year: 2020",
         "",
-        "hyper-parameters, by --param NAME=VALUE:",
-        "  mu=1.0  Strength of the pull.",
+        "hyper-parameters, by --param NAME=VALUE [what `feddwa tune` tries]:",
+        "  mu=1.0  Strength of the pull. [0.001..10:log]",
         "",
         "traffic of a participating client in a round: down 1 model, up 1 model",
         "passes over its data, FedAvg's being 1: 1",
@@ -145,6 +145,7 @@ def test_json_of_an_algorithm(listed):
     assert (known["title"], known["reference"]) == ("FedDWA", "Liu et al., IJCAI 2023")
     assert known["parameters"]["top_k"] == {
         "type": "int", "default": 5, "text": "K: partners kept per client, itself included.",
+        "search": "1..20",
     }  # fmt: skip
     assert known["traffic"] == {"models_down": 1, "models_up": 2, "numbers_down": 0, "numbers_up": 0}
     assert (known["cost"]["passes"], known["cost"]["server_ops"]) == (2, "2 * m**2")

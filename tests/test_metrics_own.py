@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, f1_score, mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    f1_score,
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -158,7 +165,7 @@ def later(outputs, targets, calls=[]):  # noqa: B006  # it is to remember
         ({"rmse": "rmse"}, r"metric rmse: failed for client 0: ValueError: 18 outputs for 6 targets \(given outputs "),
         ({"boom": boom}, "metric boom: failed for client 2: ZeroDivisionError: division by zero, before round 1"),
         ({"later": later}, "metric later: gave a str for client 1, must give a number, after training of round 1"),
-        ({"f1": "f1"}, "--metric: unknown name 'f1'; valid: macro-f1, balanced-accuracy, rmse"),
+        ({"f1": "f1"}, "--metric: unknown name 'f1'; valid: macro-f1, balanced-accuracy, auc-macro"),
         ({"accuracy": count}, "--metric: got 'accuracy', must be another name, which no other metric has"),
         ({"a b": count}, "metrics: got 'a b', must be a name of letters and digits"),
         (3, "metrics: got 3, must be a mapping from names to functions, or a list of names"),
@@ -182,6 +189,30 @@ def test_a_metric_that_is_not_defined_for_a_client_is_null_there():
 
 def some(outputs, targets):
     return 1.0 if len(targets) > 2 else math.nan
+
+
+def test_areas_under_roc_curves_are_those_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(80, 4, generator=generator).round(decimals=1), torch.arange(80) % 4  # with ties
+    shares = scores.double().softmax(1)
+    assert scoring.auc_macro(scores, labels) == pytest.approx(100 * roc_auc_score(labels, shares, multi_class="ovr"))
+    wanted = roc_auc_score(torch.nn.functional.one_hot(labels, 4), scores, average="micro")
+    assert scoring.auc_micro(scores, labels) == pytest.approx(100 * wanted)
+    some = labels < 2  # of classes that the client does not have there is no area
+    pairs = [roc_auc_score(labels[some] == c, shares[some][:, c]) for c in (0, 1)]
+    assert scoring.auc_macro(scores[some], labels[some]) == pytest.approx(100 * np.mean(pairs))
+    alone = labels == 0
+    assert np.isnan(scoring.auc_macro(scores[alone], labels[alone]))
+    assert np.isfinite(scoring.auc_micro(scores[alone], labels[alone]))
+    assert np.isnan(scoring.auc_micro(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1])))
+
+
+def test_calibration_by_hand():
+    """Four samples in two bins: of confidences 0.9 (twice, one right) and 0.6 (twice, both right)."""
+    shares = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
+    found = scoring.ece(shares.log(), torch.tensor([0, 1, 0, 1]))
+    assert found == pytest.approx(100 * (0.5 * abs(0.5 - 0.9) + 0.5 * abs(1 - 0.6)), abs=1e-4)
+    assert np.isnan(scoring.ece(torch.full((2, 2), torch.nan), torch.tensor([0, 1])))
 
 
 def test_built_in_metrics_are_those_of_scikit_learn():
@@ -257,6 +288,16 @@ def test_two_classes_by_one_score():
             nn.Linear(4, 3),
             lambda outputs: outputs,
             r"--loss lambda: <lambda>\(outputs\) must take \(outputs, targets\)",
+        ),
+        (
+            nn.Linear(4, 3),
+            lambda o, t: o,
+            r"loss: gives a value of shape \(1, 3\) for outputs .*, must give a tensor of",
+        ),
+        (
+            nn.Linear(4, 3),
+            lambda o, t: 3.0,
+            "loss: gives a value of type float for outputs .*, must give a tensor of one",
         ),
         (nn.Linear(4, 3), "mse", r"loss: does not take outputs \(1, 3\) and torch.float32 targets \(1,\): 3 outputs"),
     ],

@@ -8,6 +8,7 @@ from torch import nn
 import feddwa
 from feddwa.algorithms import ALGORITHMS
 from feddwa.mixing import dwa_weights, inverse_weights, mix, squared_distances
+from tests.conftest import ANYWHERE
 
 
 def clients(sizes, classes=3, seed=0):
@@ -32,12 +33,12 @@ def check(result: feddwa.Result, missing=()) -> None:
     assert result.summary["accuracy"]["last"] is not None
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_one_client_alone(name):
     check(feddwa.run(model=network(), dataset=clients([20]), algorithm=name, rounds=2, batch_size=5, out=False))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_cohorts_of_one(name):
     result = feddwa.run(
         model=network(),
@@ -52,7 +53,7 @@ def test_cohorts_of_one(name):
     assert all(weights.shape == (1, 1) for _, _, weights in result.weights)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_clients_of_one_class_and_of_one_sample(name):
     data = clients([20, 1, 15, 2])
     for number in (0, 2):
@@ -119,7 +120,7 @@ def test_distances_at_the_ends_of_the_range():
     assert squared_distances(large, large).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_float64_and_bfloat16(name, tmp_path):
     """The same run in three precisions: each keeps its type, and they agree as far as their digits go."""
     rng, y = np.random.default_rng(0), np.arange(120) % 3

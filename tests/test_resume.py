@@ -10,9 +10,9 @@ import torch
 
 import feddwa
 from feddwa import checkpoint
-from feddwa.algorithms import ALGORITHMS
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
+from tests.conftest import ANYWHERE
 
 SMALL = {"clients": 24, "rounds": 4, "batch_size": 20, "device": "cpu"}
 PARAMS = {"clusterfl": ("eps1=9", "eps2=0.01", "warmup=1"), "fedfomo": ("models=2",)}
@@ -63,7 +63,7 @@ def same(left: feddwa.Result, right: feddwa.Result) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_a_resumed_run_is_the_run(algorithm, participation):
     options = {**SMALL, "algorithm": algorithm, "participation": participation}
     options |= {"param": PARAMS.get(algorithm, ())}

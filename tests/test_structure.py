@@ -25,6 +25,8 @@ LAYERS = (
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
     {
+        "training",
+        "recipe",
         "config",
         "config_file",
         "seeds",
@@ -40,6 +42,7 @@ LAYERS = (
         "objects",
         "experiment",
         "calibrate",
+        "tune",
     },
     {"datacheck", "doctor", "report", "flower", "cli", "__main__"},
 )

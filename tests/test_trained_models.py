@@ -10,14 +10,13 @@ from safetensors import safe_open
 from torch import nn
 
 import feddwa
-from feddwa.algorithms import ALGORITHMS
 from feddwa.build import load_task
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import to_device
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.trained import store
-from tests.conftest import no_models
+from tests.conftest import ANYWHERE, no_models
 
 TINY = {"clients": 4, "rounds": 2, "batch_size": 60, "device": "cpu", "param": ("groups=2",)}
 
@@ -50,7 +49,7 @@ def colours() -> Dataset:
 COLOURS = {"dataset": f"{__file__}:colours", "model": "resnet8-gkt", "batch_size": 10, "lr": 0.05, "device": "cpu"}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_the_models_read_from_the_directory_give_the_evaluated_accuracy_and_loss(algorithm):
     """FedRoD's two heads, FedDWA+'s prior and running mean, and adapted copies among them."""
     result = feddwa.run(algorithm=algorithm, out="run", chunk=3, **TINY)

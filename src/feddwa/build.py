@@ -25,11 +25,12 @@ from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
-from feddwa.errors import InputError
+from feddwa.errors import InputError, require
 from feddwa.faults import Faults
 from feddwa.federation import Federation
-from feddwa.fit import check_single_samples, check_trainable, check_validation, try_batch
+from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -154,12 +155,19 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
         config.seed,
         dtype,
         loss,
+        central=config.eval != "clients",
         validation=config.validation,
         in_time=config.in_time,
     )
+    check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
     tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
+    return tried(config, engine)
+
+
+def tried(config: RunConfig, engine: Engine) -> Engine:
+    """The engine, with the backend that its network can be trained on; one line where there is none."""
     engine.sequential = config.backend == "sequential"
     if config.model not in models.MODELS or config.loss or config.metrics:  # else tests know that it can be trained
         try_batch(engine)
@@ -177,8 +185,13 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
     check_single_samples(engine)
     check_validation(config, engine)
+    algorithm = algorithm or config.make_algorithm()
+    check_central(config, engine, algorithm)
+    most = f"at most {engine.data.clients}, the number of clients"
+    require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
-    return Federation(algorithm or config.make_algorithm(), engine, *options, Faults.parse(config.fault))
+    faults, every = Faults.parse(config.fault), config.eval_every
+    return Federation(algorithm, engine, *options, faults, eval_every=every, eval_clients=config.eval_clients)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:
@@ -195,13 +208,6 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def settings_of(config: RunConfig) -> Settings:
-    """How clients train."""
-    if config.lr == "auto":
-        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
-    return Settings(config.epochs, config.batch_size or OWN.batch_size, OWN.lr if config.lr is None else config.lr)
-
-
 def engine_on(
     algorithm: Algorithm,
     module: nn.Module,
@@ -212,16 +218,23 @@ def engine_on(
     dtype: torch.dtype,
     loss: Loss = F.cross_entropy,
     *,
+    central: bool = False,
     validation: float = 0.0,
     in_time: bool = False,
 ) -> Engine:
     """An engine for a task, its training data split as the algorithm declares.
 
-    validation: share of training data that is held out before; in_time: whether these are each client's last.
+    central: whether all clients are given all test samples, too; validation: share of training data that is held out
+    before; in_time: whether these are each client's last.
     """
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
+    if central:
+        if task.partition.turns is not None or task.partition.relabel is not None:
+            what = "turns clients' images" if task.partition.turns is not None else "renames clients' classes"
+            raise InputError(f"--eval central: the partition {what}, so that they have no test set in common")
+        data = data.with_central()
     if validation:
         clients, longest = torch.arange(data.clients), int(data.splits["train"].sizes.max())
         draws = keys.bits(keys.key(seed, HELD_OUT, clients), longest + 1).numpy()

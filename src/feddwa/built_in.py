@@ -16,7 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from feddwa import params
 from feddwa.data.catalogue import DATASETS, DatasetInfo
+from feddwa.params import Tunable
 
 PACKAGE = Path(__file__).parent
 PERSONAL = ("order", "year")  # constants of a class that are not inherited
@@ -28,6 +30,7 @@ class Parameter(NamedTuple):
     type: str  # as the source has it
     default: Any
     text: str  # its docstring, in one line
+    search: str = ""  # what `feddwa tune` tries of it, as --space has it; "" where it does not
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,14 @@ def entry_of(value: Any) -> Entry:
     """The entry of a class or function that is imported, from wherever. Title and summary are not inherited."""
     doc, own = inspect.getdoc(value) or "", dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     texts = fields_text(value) if own else {}
-    parameters = {each.name: Parameter(_type(each), each.default, texts.get(each.name, "")) for each in own}
+    kinds = params.fields_of(value) if own else {}
+    parameters = {
+        each.name: Parameter(
+            _type(each), each.default, texts.get(each.name, ""), str(params.tunable_of(kinds[each.name][0]) or "")
+        )
+        for each in own
+        if each.name in kinds
+    }
     lineage = [vars(each) for each in reversed(getattr(value, "__mro__", ()))]
     said = {name: each for known in lineage for name, each in known.items() if isinstance(each, str | int | float)}
     facts = {name: each for name, each in said.items() if not name.startswith("_") and name not in parameters}
@@ -65,6 +75,9 @@ def entry_of(value: Any) -> Entry:
 
 
 def _type(field: "dataclasses.Field[Any]") -> str:
+    """As the source has it, without marks for the search."""
+    if not isinstance(field.type, str) and params.tunable_of(field.type) is not None:
+        return inspect.formatannotation(field.type.__origin__)
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
@@ -201,7 +214,19 @@ def _own_parameters(node: ast.ClassDef) -> Iterator[tuple[str, Parameter]]:
             value = statement.value
             default = ast.literal_eval(value) if value and _is_literal(value) else value and ast.unparse(value)
             text = ast.get_docstring(ast.Module([below], [])) or ""
-            yield _id(statement.target), Parameter(ast.unparse(statement.annotation), default, " ".join(text.split()))
+            kind, search = _annotation(statement.annotation)
+            yield _id(statement.target), Parameter(ast.unparse(kind), default, " ".join(text.split()), search)
+
+
+def _annotation(kind: ast.expr) -> tuple[ast.expr, str]:
+    """A type, and what is tried of a field: of Annotated[TYPE, Tunable(...)] both, of others the type as it stands."""
+    if isinstance(kind, ast.Subscript) and _id(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
+        plain, *marks = kind.slice.elts
+        for mark in marks:
+            if isinstance(mark, ast.Call) and _id(mark.func) == "Tunable":
+                given = {str(each.arg): ast.literal_eval(each.value) for each in mark.keywords}
+                return plain, str(Tunable(*map(ast.literal_eval, mark.args), **given))
+    return kind, ""
 
 
 def _id(node: ast.expr) -> str:

@@ -28,6 +28,7 @@ from feddwa.plugins import (
     metric_of,
 )
 from feddwa.tracking import TrackingOptions
+from feddwa.training import TrainingOptions
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
@@ -40,11 +41,12 @@ CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = (
     "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "track", "callbacks",
+    "eval_every", "eval_clients", "eval",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RunConfig(TrackingOptions, EvaluationOptions, DataOptions):
+class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -70,7 +72,7 @@ class RunConfig(TrackingOptions, EvaluationOptions, DataOptions):
     batch_size: int | None = None
     """Local batch size, B; default: 10 for digits and own data, else the paper's 20."""
     lr: float | Literal["auto"] | None = None
-    """Rate of local SGD, or auto: tried on the first client's training data [paper's 0.01; digits, own data 0.1]."""
+    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.03]."""
     loss: str | None = None
     """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
     metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
@@ -185,6 +187,8 @@ class RunConfig(TrackingOptions, EvaluationOptions, DataOptions):
             self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
         self.check_options()
         self.check_evaluation()
+        self.check_training()
+        self.check_rounds(self.rounds, self.epochs)
         if self.fault:
             from feddwa.faults import Faults
 

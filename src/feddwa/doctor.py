@@ -22,11 +22,11 @@ from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.datacheck import data_findings
-from feddwa.errors import InputError, InputWarning
+from feddwa.errors import InputError, InputWarning, counted
 from feddwa.federation import Round
 from feddwa.rates import decided
 from feddwa.results import metrics
-from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong
+from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong, who_have
 from feddwa.results.metrics import Line
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
     if len(small):
         yield Finding(
             "warning",
-            f"{clients_in_words(small, name)} have fewer training samples than a batch of {batch} (the fewest: "
+            f"{who_have(small, name)} fewer training samples than a batch of {batch} (the fewest: "
             f"{train.min()}): their epoch is one short step; take a smaller --batch-size or fewer --clients, or leave "
             "small owners out with --min-samples",
         )
@@ -147,7 +147,7 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
     if len(single):
         yield Finding(
             "warning",
-            f"{clients_in_words(single, name)} have samples of one class alone: they reach 100 % by always giving the "
+            f"{who_have(single, name)} samples of one class alone: they reach 100 % by always giving the "
             "same answer, and lift every mean; take other partition parameters, or report them apart",
         )
     never = (description.test_counts > 0) & (description.train_counts == 0)  # (N, C)
@@ -156,15 +156,15 @@ def data_traps(description: Description, config: RunConfig) -> Iterator[Finding]
         share = 100 * lost / description.test_counts.sum()
         yield Finding(
             "warning",
-            f"{clients_in_words(np.flatnonzero(never.any(axis=1)), name)} are tested on classes that they have no "
-            f"training sample of ({lost} test samples, {share:.1f} %): training alone can only fail there",
+            f"{who_have(np.flatnonzero(never.any(axis=1)), name)} test samples of classes without any training sample "
+            f"({counted(lost, 'test sample')}, {share:.1f} %): training alone can only fail there",
         )
     step = 100 / description.test_sizes.min()
     if step > SMALL_STEP and description.classed:
         yield Finding(
             "note",
-            f"the smallest test set has {description.test_sizes.min()} samples: one of them is {step:.1f} points of "
-            "that client's accuracy; look at means over clients and seeds",
+            f"the smallest test set has {counted(int(description.test_sizes.min()), 'sample')}: one of them is "
+            f"{step:.1f} points of that client's accuracy; look at means over clients and seeds",
         )
     if not (len(small) or len(single) or never.any()):
         yield Finding(
@@ -214,6 +214,7 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
 
 def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
     """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
+    config = dataclasses.replace(config, eval_every=1, eval_clients=None)
     engine = make_engine(config, task)
     federation = make_federation(config, engine)
     rounds: list[Round] = []

@@ -24,6 +24,11 @@ def require(condition: bool, field: str, value: object, valid: str) -> None:
         raise InputError(f"{field}: got {shown(value)}, must be {valid}")
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """ "1 image", "2 images": a number and what is counted; many: the plural, where it is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def one_line(text: object) -> str:
     """A text with everything escaped that would begin another line or steer a terminal."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))

@@ -1,22 +1,31 @@
 """How a run is evaluated: the options that a configuration has for it. Nothing is imported here that takes time."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from feddwa.errors import InputError, require
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What models are evaluated on besides the clients' test data, and what follows from it."""
+    """When models are evaluated, on what besides the clients' test data, and what follows from it."""
 
     validation: float = 0.0
     """Share of each client's training data that nobody trains on, to validate models with: from 0 to below 1."""
+    eval_every: int = 1
+    """Evaluate the models after every so many rounds, before the first and after the last one."""
+    eval_clients: int | None = None
+    """Evaluate so many clients, the same ones in every round, and all of them at the end [all]."""
+    eval: Literal["clients", "central", "central-mean"] = "clients"
+    """central: the global model on all clients' test data, too; central-mean: each client's model on them, the mean."""
     early_stop: int | None = None
     """End the run when this many evaluations in a row have not improved on the best one; needs --validation."""
 
     def check_evaluation(self) -> None:
         """Raise InputError unless the values are valid, by themselves and together."""
         require(0 <= self.validation < 1, "--validation", self.validation, "a share, from 0 to below 1")
+        require(self.eval_every >= 1, "--eval-every", self.eval_every, "at least 1 round")
+        require(self.eval_clients is None or self.eval_clients >= 1, "--eval-clients", self.eval_clients, "at least 1")
         if self.early_stop is not None:
             require(self.early_stop >= 1, "--early-stop", self.early_stop, "at least 1 evaluation")
             if not self.validation:

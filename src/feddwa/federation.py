@@ -9,6 +9,7 @@ from torch import Tensor
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys, map_scores
+from feddwa.engine.evaluate import spread, unknown
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
@@ -26,6 +27,7 @@ class Round:
     info: Info
     costs: Costs
     missing: Mapping[int, str] = field(default_factory=dict)  # client -> why its update does not count
+    evaluated: Tensor | None = None  # (k,) clients that were, in ascending order; the others' scores are NaN; None: all
 
 
 @dataclass
@@ -39,22 +41,25 @@ class Federation:
     chunk: int | None = None  # clients trained together; None = as many as fit into memory
     batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
     faults: Faults = HEALTHY
+    eval_every: int = 1  # rounds from one evaluation to the next
+    eval_clients: int | None = None  # clients that are evaluated then; None = all
     round: int = 0  # finished rounds
     server: ServerState = field(init=False)
     memory: Memory = field(init=False)  # (N, ...) of every client
-    scores: Scores = field(init=False)  # (N,) of the personalised models as they are now
+    scores: Scores = field(init=False)  # (N,) of the personalised models as they are now, NaN where not evaluated
+    evaluated: Tensor = field(init=False)  # (k,) clients that were, in ascending order
 
     def __post_init__(self) -> None:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
         self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm)
         problem, buffers = problem_of(self.engine), self.engine.initial()[1]
         self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
-        self.scores = self._evaluate_all()
+        self._evaluate(self._due())
 
     def step(self) -> Round:
         """One round. A client that is absent or refused changes nobody's model; a round without any is a pause."""
         costs, device = Costs(), self.engine.data.device
-        invited, before = self._cohort(self.round + 1), self.scores
+        invited, before, evaluated = self._cohort(self.round + 1), self.scores, self.evaluated
         absent = self.faults.absent(self.engine.seed, invited)
         missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
         cohort, after = invited.only(~absent), map_scores(lambda values: values[:0], before)  # of nobody so far
@@ -72,13 +77,13 @@ class Federation:
                 upload, memory = take_parts(upload, counted), take_parts(memory, counted)
         if len(cohort):
             with costs.phase("evaluate", device):
-                after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory)
+                after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory, evaluated)
             with costs.phase("server", device), costs.serving():
                 self.server, info = self.server_side.advance(self.server, cohort, upload)
         self.round += 1
         with costs.phase("evaluate", device):
-            self.scores = self._evaluate_all()
-        return Round(cohort, before, after, info, costs, missing)
+            self._evaluate(self._due())
+        return Round(cohort, before, after, info, costs, missing, evaluated)
 
     def _train(self, cohort: Cohort, costs: Costs) -> tuple[Message, Memory]:
         """The client side of a round: the uploads as they arrive, and the new memories."""
@@ -110,6 +115,7 @@ class Federation:
         self.server = to_devices(state["server"], self.server)  # some tensors stay on the CPU, whatever the device
         self.memory = to_devices(state["memory"], self.memory)
         self.scores, self.round = Scores.of(state["scores"]["all"]), round
+        self.evaluated = self._due()
 
     def personal(self, cohort: Cohort) -> tuple[Stack, Stack]:
         """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""
@@ -143,10 +149,35 @@ class Federation:
         """m = floor(participation * N)."""
         return int(self.participation * len(self.engine.data.splits["train"].sizes) + 1e-9)
 
-    def _evaluate_all(self) -> Scores:
-        everybody = self.everybody()
-        message = self.server_side.deliver(self.server, everybody)
-        return self.client_side.personal_scores(everybody.ids, everybody.round, message, self.memory)
+    def evaluate_all(self) -> None:
+        """Evaluate all clients' models as they are now, unless that has been done."""
+        if len(self.evaluated) < self.clients:
+            self._evaluate(self.everybody().ids)
+
+    def _due(self) -> Tensor:
+        """(k,) the clients that are evaluated after this round, in ascending order."""
+        due = self.round % self.eval_every == 0
+        return to_evaluate(self.engine.seed, self.clients, self.eval_clients if due else 0)
+
+    def _evaluate(self, ids: Tensor) -> None:
+        """Score the personalised models of clients (k,) as they are now."""
+        self.evaluated = ids
+        if not len(ids):
+            self.scores = unknown(self.clients, self.client_side.score_names)
+            return
+        everybody = len(ids) == self.clients
+        cohort = Cohort(ids, self.engine.data.splits["train"].sizes[ids], self.round + 1)
+        message = self.server_side.deliver(self.server, cohort)
+        memory = self.memory if everybody else take_parts(self.memory, ids)
+        scores = self.client_side.personal_scores(ids, cohort.round, message, memory)
+        self.scores = scores if everybody else spread(scores, ids, self.clients)
+
+
+def to_evaluate(seed: int, clients: int, count: int | None) -> Tensor:
+    """(k,) the `count` clients that are evaluated in a run, the same in every round, in ascending order; None: all."""
+    if count is None or count >= clients:
+        return torch.arange(clients)
+    return keys.sample(keys.key(seed, "evaluated"), clients, count)
 
 
 def _places(reasons: Sequence[str | None], wanted: Sequence[str | None]) -> Tensor:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
 from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
@@ -16,6 +17,7 @@ from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import call, trainable
 from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.errors import InputError
+from feddwa.plugins import label
 
 
 def try_batch(engine: Engine) -> None:
@@ -34,11 +36,14 @@ def try_batch(engine: Engine) -> None:
         scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
             raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
+        shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
         try:
-            engine.loss(outputs, y)
+            loss = engine.loss(outputs, y)
         except (RuntimeError, IndexError, TypeError, ValueError, UserWarning) as error:
-            shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
             raise InputError(f"loss: does not take {shapes}: {first_line(error)}") from error
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            given = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
+            raise InputError(f"loss: gives a value of {given} for {shapes}, must give a tensor of one number")
         if engine.metrics:
             samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
             found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
@@ -87,3 +92,15 @@ def check_trainable(module: nn.Module) -> None:
         count = sum(value.numel() for value in module.parameters())
         why = f"all of its {count:,} parameters are frozen (requires_grad=False)" if count else "has no parameters"
         raise InputError(f"model: {why}; at least one must be trainable")
+
+
+def check_central(config: RunConfig, engine: Engine, algorithm: Algorithm) -> None:
+    """`--eval central` is about one global model."""
+    if config.eval != "central":
+        return
+    instead = "central-mean takes the mean over the clients' models"
+    if not algorithm.global_model:
+        raise InputError(f"--eval central: {label(config.algorithm)} has no global model; {instead}")
+    if config.batchnorm != "mean" and any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
+        why = f"with --batchnorm {config.batchnorm} no two clients' models are the same"
+        raise InputError(f"--eval central: {why}; take --batchnorm mean, or {instead}")

@@ -94,6 +94,7 @@ class _Names:
     def of_model(self, value: Any) -> str:
         """A module with its parameters, or a class or function that makes one."""
         if not isinstance(value, nn.Module):
+            require(callable(value), "model", type(value).__name__, "a name, an nn.Module, or what makes one")
             return self.of(MODELS, value)
         kind = type(value)
         if not self._written:
@@ -101,11 +102,14 @@ class _Names:
         name = MODELS.name_of(kind)
         try:
             accepted(kind, ("shape", "classes"))
+            why = "takes the layers themselves" if isinstance(value, nn.Sequential | nn.ModuleList) else ""
         except Unfit as error:
+            why = str(error)
+        if why:
             raise InputError(
-                f"model: a run directory cannot make this {kind.__name__} again, whose class {error}; give a function "
+                f"model: a run directory cannot make this {kind.__name__} again, whose class {why}; give a function "
                 "of a module or script that makes it (model=make_net), or out=False, which writes nothing"
-            ) from None
+            )
         return f"{name}@{models.store(value)}"
 
     def of_data(self, value: Any, options: DataOptions) -> str:

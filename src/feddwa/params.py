@@ -50,6 +50,21 @@ class Option:
     hidden: bool = False  # not on the command line at all
 
 
+@dataclass(frozen=True)
+class Tunable:
+    """What `feddwa tune` tries of a hyper-parameter, as a mark on its type: a range, or some values."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False  # whether the logarithm of a number in the range is drawn evenly
+    choices: tuple[bool | int | float | str, ...] = ()  # in place of a range
+
+    def __str__(self) -> str:
+        if self.choices:
+            return ",".join(str(each) for each in self.choices)
+        return f"{self.low:g}..{self.high:g}{':log' * self.log}"
+
+
 Repeats = Annotated[int, AtMost(10_000)]  # how often work is done within a round: epochs, steps
 
 
@@ -160,6 +175,11 @@ def parts_of(kind: Any) -> tuple[Any, bool, int]:
         else:
             kind, optional = next(each for each in typing.get_args(kind) if each is not type(None)), True
     return kind, optional, largest
+
+
+def tunable_of(kind: Any) -> Tunable | None:
+    """What is tried of a hyper-parameter of this type; None where it is not searched."""
+    return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Tunable)), None)
 
 
 def item_of(kind: Any) -> Any:

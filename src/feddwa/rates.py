@@ -16,17 +16,18 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.build import decisions, make_engine, settled
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Model, keys
+from feddwa.engine import Engine, Model, keys, torch_optimizers
 from feddwa.engine.network import call, task_loss, trainable
 from feddwa.engine.sequential import PlainClient
 from feddwa.errors import InputError
 from feddwa.fit import check_single_samples
 from feddwa.storage import write_whole
+from feddwa.training import TrainingOptions
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -85,7 +86,8 @@ def write(path: Path, config: RunConfig, task: Task) -> None:
 def _name(config: RunConfig, task: Task) -> object:
     """What a search depends on."""
     network = config.model, config.model_arg, config.loss, config.dtype, config.batch_size, config.seed
-    return "rate", network, config.validation, task.partition.train[0].tobytes()
+    recipe = [getattr(config, field.name) for field in dataclasses.fields(TrainingOptions)]
+    return "rate", network, *recipe, config.validation, task.partition.train[0].tobytes()
 
 
 def _search(config: RunConfig, task: Task) -> Search:
@@ -121,14 +123,16 @@ def _batches(rows: Tensor, width: int) -> list[Tensor]:
 
 
 def _loss_after(engine: Engine, rate: float, batches: list[Tensor], held: Tensor, key: Tensor) -> float:
-    """The mean loss on the rows `held` after a step of SGD on each batch, by the plain loop; inf where it diverged."""
+    """The mean loss on the rows `held` after a step on each batch, by the plain loop; inf where it diverged."""
     module = copy.deepcopy(engine.module).train()
     parameters = trainable(module)
-    optimiser = torch.optim.SGD(parameters.values(), lr=rate)
+    optimiser = torch_optimizers.make(engine.settings.optimizer, parameters, rate)
     for step, rows in enumerate(batches):
         optimiser.zero_grad()
         client = PlainClient(module, engine.loss, keys.fold(key, step))
         client.backward(Model(parameters), engine.data.batch(rows, engine.dtype), task_loss)
+        if clip := engine.settings.optimizer.clip:
+            nn.utils.clip_grad_norm_(parameters.values(), float(clip))
         optimiser.step()
     module.eval()
     with torch.no_grad():

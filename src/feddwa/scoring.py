@@ -69,6 +69,35 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float(100 * (confusion.diagonal()[present] / confusion.sum(1)[present]).mean())
 
 
+def auc_macro(outputs: Tensor, targets: Tensor) -> float:
+    """Mean over classes of the area under the ROC curve, one class against the rest, of softmax scores, in percent.
+
+    Over the classes that the client's targets have, unless they have one alone: then it is not defined.
+    """
+    labels, shares = _one_hot(outputs, targets), outputs.double().softmax(1)
+    areas = [_auc(shares[:, c], labels[:, c]) for c in range(labels.shape[1]) if labels[:, c].any()]
+    return 100 * sum(areas) / len(areas)
+
+
+def auc_micro(outputs: Tensor, targets: Tensor) -> float:
+    """Area under the ROC curve of all raw outputs against the one-hot labels, pooled, in percent, as PFLlib has it."""
+    return 100 * _auc(outputs.double().flatten(), _one_hot(outputs, targets).flatten())
+
+
+def ece(outputs: Tensor, targets: Tensor) -> float:
+    """Expected calibration error, in percent: 15 bins of equal width of the largest softmax score.
+
+    The mean over samples of how far the accuracy in a sample's bin is from the mean score there (Guo et al., 2017).
+    """
+    right = _one_hot(outputs, targets)[torch.arange(len(targets)), outputs.argmax(1)].double()
+    sure = outputs.double().softmax(1).amax(1)
+    if not bool(sure.isfinite().all()):
+        return float("nan")
+    place = (sure * BINS).ceil().long().clamp(1, BINS) - 1  # (0, 1/15], (1/15, 2/15], ...
+    gap = torch.zeros(BINS, dtype=torch.float64).index_add(0, place, right - sure)
+    return float(100 * gap.abs().sum() / len(targets))
+
+
 def rmse(outputs: Tensor, targets: Tensor) -> float:
     """Root of the mean squared error."""
     return float(mse(outputs.double(), targets.double()).sqrt())
@@ -93,10 +122,14 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "huber": huber,
     "bce": bce,
 }
+BINS = 15  # of `ece`
 NUMERIC = ("mse", "mae", "huber")  # losses for which targets are numbers, also where they look like classes
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "macro-f1": macro_f1,
     "balanced-accuracy": balanced_accuracy,
+    "auc-macro": auc_macro,
+    "auc-micro": auc_micro,
+    "ece": ece,
     "rmse": rmse,
     "mae": mean_absolute_error,
     "r2": r2,
@@ -117,6 +150,27 @@ def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
     classes = outputs.shape[1]
     counts = torch.bincount(targets * classes + outputs.argmax(1), minlength=classes * classes)
     return counts.reshape(classes, classes).double()
+
+
+def _one_hot(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(n, C) bool: of every sample its class."""
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or targets.ndim != 1 or targets.is_floating_point():
+        raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
+    return F.one_hot(targets, outputs.shape[1]).bool()
+
+
+def _auc(scores: Tensor, positive: Tensor) -> float:
+    """The share of pairs (positive, negative) in which the positive has the higher score; a tie counts one half.
+
+    scores: (n,) float64; positive: (n,) bool. NaN where there is no such pair, or a score that is no number.
+    """
+    scores = scores.contiguous()
+    ordered, positives = scores.sort().values, int(positive.sum())
+    pairs = positives * (len(scores) - positives)
+    if not pairs or bool(scores.isnan().any()):
+        return float("nan")
+    ranks = (torch.searchsorted(ordered, scores) + torch.searchsorted(ordered, scores, right=True) + 1) / 2
+    return (float(ranks[positive].double().sum()) - positives * (positives + 1) / 2) / pairs
 
 
 def _shape(value: Tensor) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ The simulator runs both sides in one process. Over Flower, every node runs the c
 ServerApp runs the server side. Only messages pass between them, and `BatchNormPolicy` edits each one on its way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
-from feddwa.data.federated import HELD_OUT
+from feddwa.data.federated import CENTRAL, HELD_OUT
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -32,10 +32,10 @@ from feddwa.engine import (
     evaluate_one_by_one,
     map_scores,
 )
-from feddwa.engine.evaluate import MetricError
+from feddwa.engine.evaluate import PARTS, MetricError, score_names, spread, unknown
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
-from feddwa.engine.rows import concat, repeat, row, take_parts
+from feddwa.engine.rows import concat, repeat, row, take, take_parts
 from feddwa.engine.steps import named
 from feddwa.errors import InputError
 
@@ -123,10 +123,19 @@ class ClientSide:
             error.add_note(f"in algorithm {type(self.algorithm).__name__}, round {round}, {who}")
             raise
 
-    def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
-        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned."""
+    def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory, evaluated: Tensor) -> Scores:
+        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned.
+
+        evaluated: (k,) clients that are evaluated in this round; scores of others are NaN.
+        """
+        places = torch.isin(ids, evaluated).nonzero().flatten()
+        if not len(places):
+            return unknown(len(ids), self.score_names)
+        if len(places) < len(ids):
+            own = take_parts(upload, places), take_parts(memory, places)
+            return spread(self.trained_scores(ids[places], round, *own, evaluated), places, len(ids))
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
-        return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}")
+        return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}", ("validation",))
 
     def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
@@ -141,7 +150,8 @@ class ClientSide:
     def personal_scores(self, ids: Tensor, round: int, message: Message, memory: Memory) -> Scores:
         """Scores (m,) of the personalised models; arguments as in `personal`."""
         scores = [
-            self._evaluate(*block, f"before round {round}") for block in self._personal(ids, round, message, memory)
+            self._evaluate(*block, f"before round {round}", PARTS)
+            for block in self._personal(ids, round, message, memory)
         ]
         return map_scores(lambda *blocks: torch.cat(blocks), *scores)
 
@@ -155,15 +165,28 @@ class ClientSide:
             model, state = self._checked(round, len(own)).personal(self._trainer(own, round), delivered, state)
             yield own, model, state["buffers"]
 
-    def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str) -> Scores:
-        """Scores (m,), metrics of the run included; `when` stands in errors of theirs."""
+    def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str, parts: Iterable[str]) -> Scores:
+        """Scores (m,), metrics of the run included; `when` stands in errors of theirs. parts: see `PARTS`."""
         evaluation = evaluate_one_by_one if self.sequential else evaluate
-        score = partial(evaluation, self.engine, model, buffers, ids, metrics=self.engine.metrics)
+        score = partial(evaluation, self.engine, metrics=self.engine.metrics)
         try:
-            validation = score(split=HELD_OUT) if HELD_OUT in self.engine.data.splits else None
-            return score(split="test")._replace(validation=validation)
+            found = score(model, buffers, ids)
+            if "validation" in parts and HELD_OUT in self.engine.data.splits:
+                found = found._replace(validation=score(model, buffers, ids, HELD_OUT))
+            if "central" in parts and CENTRAL in self.engine.data.splits:
+                rows = torch.arange(1 if self.algorithm.global_model else len(ids))
+                own = score(take(model, rows), take(buffers, rows), ids[rows], CENTRAL)
+                found = found._replace(central=map_scores(lambda values: values.expand(len(ids)), own))
+            return found
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The names of the scores of personalised models in this run."""
+        there = {"validation": HELD_OUT, "central": CENTRAL}
+        parts = [part for part in PARTS if there[part] in self.engine.data.splits]
+        return score_names(self.engine.metrics, parts)
 
     def _blocks(self, ids: Tensor) -> Iterator[Tensor]:
         yield from torch.arange(len(ids)).split(self.chunk)

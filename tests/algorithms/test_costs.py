@@ -119,6 +119,7 @@ def flops(kind, hidden, evaluating=False):
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "head_passes": 2 * head, "forward_passes": forward,
+        "teacher_passes": forward,
     }  # fmt: skip
     return sum(getattr(kind, each) * cost for each, cost in passes.items())
 
@@ -200,7 +201,11 @@ BAD = [
     ("fedamp", "lam", -1), ("fedfomo", "models", 0), ("fedfomo", "epsilon", 2), ("fedfomo", "decay", -1),
     ("fedfomo", "fallback", "x"), ("l2c", "mixing_lr", -1), ("l2c", "decay", -1), ("l2c", "mixing_steps", -1),
     ("feddwa_plus", "power", 0), ("feddwa_plus", "average", -0.1), ("feddwa_plus", "granularity", "x"),
-    ("feddwa_plus", "prior", 0), ("feddwa_plus", "freeze", -1),
+    ("feddwa_plus", "prior", 0), ("feddwa_plus", "freeze", -1), ("ditto", "lam", -1), ("ditto", "personal_epochs", -1),
+    ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
+    ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
+    ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1),
 ]  # fmt: skip
 
 

@@ -33,9 +33,7 @@ def test_a_stack_of_seeds_is_the_seeds(name):
 
     calls = []
     advance = stack.advance
-    stack.advance = lambda work, constants, schedule: (
-        calls.append(len(schedule.sizes)) or advance(work, constants, schedule)
-    )
+    stack.advance = lambda work, constants, schedule: calls.append(schedule.rows) or advance(work, constants, schedule)
     results = run_in_lockstep(stack, engines, [run(*pair) for pair in zip(federations, engines, strict=True)])
     for each, found in zip(federations, results, strict=True):
         assert difference(found, after(each, 2)) < 1e-9

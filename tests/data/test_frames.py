@@ -56,6 +56,14 @@ def test_the_index_of_a_frame_is_no_feature():
     assert from_frame(frame().set_index(pd.Index(range(100, 120)))).x.shape == (20, 1)
 
 
+def test_a_named_index_is_a_column_where_it_is_needed():
+    indexed = frame().assign(client=["a", "b"] * 10).set_index("client")
+    assert from_frame(indexed).client_names == ("a", "b")
+    assert from_frame(indexed).x.shape == (20, 1)
+    assert from_frame(indexed.rename_axis("site")).client is None
+    assert from_frame(indexed.rename_axis("site"), DataOptions(client="site")).client_names == ("a", "b")
+
+
 def test_frames_are_a_function_of_object_and_options():
     content = frame(20)
     before = content.copy()
@@ -150,8 +158,11 @@ def test_real_targets_are_no_classes():
 
 
 REFUSED_TORCH = {
-    "no dataset": (lambda: from_torch([[1, 2]]), "dataset[0]: must be a torch Dataset"),
-    "three of them": (lambda: from_torch({"a": (tensors(),) * 3}), "dataset['a']: must be a torch Dataset, or a pair"),
+    "no dataset": (lambda: from_torch([[1, 2]]), "dataset[0]: is a list, must be a torch Dataset"),
+    "three of them": (
+        lambda: from_torch({"a": (tensors(),) * 3}),
+        "dataset['a']: is a tuple, must be a torch Dataset, or a pair",
+    ),
     "no clients": (lambda: from_torch([]), "dataset: has no clients"),
     "three tensors": (lambda: from_torch([TensorDataset(*[torch.ones(4)] * 3)]), "a TensorDataset of 3 tensors"),
     "unequal shapes": (

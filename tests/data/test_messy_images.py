@@ -59,7 +59,8 @@ def test_images_are_scaled_to_one_size(pets, resize, shape):
     assert data.x.shape == (11, *shape)
     assert (data.x == 77).reshape(11, -1).all(axis=1).sum() == 1
     several = 1 if resize == "8" else 11
-    assert data.notes == (f"{several} images of another size scaled to {shape[2]}x{shape[1]}",)
+    images = "1 image" if several == 1 else f"{several} images"
+    assert data.notes == (f"{images} of another size scaled to {shape[2]}x{shape[1]}",)
     assert data.form.resize
 
 
@@ -157,7 +158,7 @@ def test_broken_images_are_named_and_counted_or_left_out(pets, case):
     data = read(pets, skip_broken=True)
     assert sorted(data.x[:, 0, 0, 0].tolist()) == [0, 1, 2, 3, 5, 6, 8, 9]
     assert np.array_equal(data.x[:, 0, 0, 0] % 2, data.y)
-    assert data.notes == ("2 of 10 images cannot be read, left out: 4.png, 7.png",)
+    assert data.notes == ("2 of 10 images cannot be read, left out: pets/a/4.png, pets/b/7.png",)
 
 
 def test_all_broken_images_are_counted_whatever_is_wrong_with_them(pets):
@@ -216,7 +217,11 @@ def test_files_of_other_kinds_among_images_are_passed_over(pets):
     (pets / "labels.csv").write_text("file,label\n0.png,a\n")
     (pets / "a" / "Thumbs.db").write_bytes(b"...")
     (pets / "a" / ".DS_Store").write_bytes(b"...")
-    assert len(read(pets).x) == 10
+    (pets / "a" / "IMG_1.HEIC").write_bytes(b"...")
+    (pets / "b" / "IMG_2.HEIC").write_bytes(b"...")
+    data = read(pets)
+    assert len(data.x) == 10
+    assert data.notes == ("3 files of other kinds passed over: .HEIC (2), .csv (1)",)
 
 
 def test_pixels_are_standardised_where_it_is_asked_for(pets):

@@ -92,7 +92,18 @@ REFUSED = {
     "a least size without clients": (["x,label", *SOME], {"min_samples": 3}, "--min-samples:"),
     "options of images": (["x,label", *SOME], {"resize": "8"}, "--resize: has no effect on"),
     "options of broken images": (["x,label", *SOME], {"skip_broken": True}, "--skip-broken: has no effect on"),
-    "a header alone": (["x,label"], {}, "no rows"),
+    "one column of labels and owners": (["x,label", *SOME],
+        {"client": "label"}, "--client label: is the column of --label, too"),
+    "one column of labels and time": (["x,label", *SOME],
+        {"time_column": "label"}, "--time-column label: is the column of --label, too"),
+    "labels left out": (["x,label", *SOME], {"drop": "label"}, "--drop label: is the column of --label"),
+    "named owners left out": (["x,c,label", *rows("1,{c},{c}")],
+        {"client": "c", "drop": "c"}, "--drop c: is the column of --client"),
+    "signs for thousands": (["x,label", *rows('"{i},001.5",{c}')],
+        {}, "row 3: '2,001.5' in column 'x' is not a number; write it without signs for thousands"),
+    "shares": (["x,label", *rows("{i} %,{c}")], {}, "row 3: '2 %' in column 'x' is not a number; write it without"),
+    "no header": (["1,2,0", *rows("1,2,{i}")], {}, "the file has 1, 2, 0; its first line must name the columns"),
+    "a header alone": (["x,label"], {}, "own.csv: no rows"),
     "nothing": ([""], {}, "not a readable table"),
 }  # fmt: skip
 
@@ -103,7 +114,20 @@ def test_is_refused_in_one_line(case, csv):
     refuses(csv(*lines), "own.csv" if not words.startswith("--") else "", words, **options)
 
 
+def test_an_error_is_not_wrapped_into_another(tmp_path):
+    (tmp_path / "own.csv").write_bytes("größe,label\n1,0\n".encode("latin-1"))
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "own.csv")
+    assert str(error.value) == f"{tmp_path}/own.csv: line 1 is not UTF-8 text; save the file in that encoding"
+
+
 # What is read.
+
+
+def test_owners_that_nobody_named_may_be_left_out(csv):
+    data = read(csv("x,client,label", *rows("{x},{c},{c}")), drop="client")
+    assert data.client is None
+    assert data.shape == (1,)
 
 
 def test_columns_have_any_names(csv):

@@ -127,6 +127,7 @@ def test_fashion_mnist_has_the_names_and_the_form_of_mnist(tmp_path, rng):
     write_idx_pair(tmp_path / "fashion_mnist", "t10k", upright[3:], [8])
     fashion = load("fashion-mnist", tmp_path)
     assert np.array_equal(fashion.x[:, 0], upright)
+    assert (fashion.mean, fashion.std) == ((0.5,), (0.5,))
     assert [fashion.class_names[c] for c in fashion.y] == ["Ankle boot", "T-shirt", "Trouser", "Bag"]
 
 

@@ -162,9 +162,9 @@ def test_the_test_arrays_of_an_npz_are_the_test_part(tmp_path):
         np.savez(file, **{key: value for key, value in owned.items() if key != name})
         refuses(file, "has a test part", words)
     np.savez(file, **{**parts, "x_test": np.ones((4, 3))})
-    refuses(file, "(x_test, y_test): not like")
+    refuses(file, "(x_test, y_test): samples are float64 (3,), must be float64 (2,)")
     np.savez(file, **{**parts, "y_test": np.array(["a"] * 4)})
-    refuses(file, "not like")
+    refuses(file, "labels are names (), must be numbers ()")
     np.savez(file, **parts, validation=np.zeros(3))
     refuses(file, "it has 'x', 'y', 'x_test', 'y_test', 'validation'")
 
@@ -272,7 +272,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
 def test_more_clients_than_samples_are_refused_before_they_are_made(clients):
     digits = load("digits")
     for name in ("iid", "rotations", "dirichlet", "pathological", "groups", "label-permutation"):
-        with pytest.raises(InputError, match=f"--clients: got {clients}, must be at most 898"):
+        with pytest.raises(InputError, match=f"--clients: {clients} are too many for 1797 samples: .*at most 898"):
             make(name, {}, digits, clients, 0)
 
 

@@ -194,5 +194,5 @@ def test_a_folder_of_photos_from_the_shell(tmp_path, capsys, monkeypatch):
     status, out, err = call(capsys, "run", *options)
     assert (status, err) == (0, "")
     assert "photos: 23 images of another size scaled to 8x8" in out
-    assert "photos: 1 of 24 images cannot be read, left out: 0.jpg" in out
+    assert "photos: 1 of 24 images cannot be read, left out: person-0/a/0.jpg" in out
     assert "owners: person-0, person-1" in out

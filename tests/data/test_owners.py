@@ -215,7 +215,7 @@ def test_the_doctor_names_clients(here):
     lines = [f"{i},{i % 2 if owner != 'hospital-3' else 0},{owner}" for owner in HOSPITALS for i in range(20)]
     Path("own.csv").write_text("a,label,client\n" + "\n".join(lines))
     found = [finding.text for finding in doctor.configuration(RunConfig(dataset="own.csv"))]
-    assert any(text.startswith("1 client (hospital-3) have samples of one class alone") for text in found)
+    assert any(text.startswith("1 client (hospital-3) has samples of one class alone") for text in found)
     feddwa.run(dataset="own.csv", rounds=1, out="run")
     found = [finding.text for finding in doctor.finished_run(read(["run"])[0])]
     assert any("(hospital-3)" in text for text in found)

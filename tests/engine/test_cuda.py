@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from feddwa.algorithms import FedDWA
+from feddwa.algorithms import FedDWA, FedProx, FedRoD, PFedMe
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys
 from feddwa.engine.functions import StackedFunctions
+from feddwa.engine.optimizers import SGD, Adam
+from feddwa.engine.rate_schedule import RateSchedule
 from feddwa.engine.rows import repeat, tensors
 from feddwa.federation import Federation
 from tests.conftest import NETWORKS, SIZES, conv_net, small_data
@@ -39,6 +41,30 @@ def relative_error(left, right) -> float:
 def test_the_captured_program_agrees_with_the_plain_loop(network, dtype, tolerance):
     reference = train(SequentialTrainer, network, "cpu", dtype)
     assert relative_error(train(Trainer, network, "cuda", dtype), reference) < tolerance
+
+
+RECIPES = {
+    "nesterov": {"optimizer": SGD(0.9, True, 0.01, clip=0.5)},
+    "adam": {"optimizer": Adam(weight_decay=0.01), "keep_optimizer": True},
+    "adamw": {"optimizer": Adam(weight_decay=0.1, decoupled=True, clip=1.0)},
+    "schedule": {"schedule": RateSchedule("cosine", rounds=4, warmup=1), "optimizer": SGD(0.9)},
+    "steps": {"local_steps": 5, "augment": ("flip", "crop", "cutout")},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("algorithm", [FedDWA(top_k=3), FedProx(mu=0.3), PFedMe(), FedRoD()], ids=lambda own: own.title)
+def test_recipes_are_captured_and_agree_with_the_plain_loop(algorithm, name):
+    """One graph for all rates of a schedule; draws of images and counts of steps stay on the device."""
+    ends = []
+    for device, sequential in (("cuda", False), ("cpu", True)):
+        settings = Settings(1, 10, 0.05, **RECIPES[name])
+        engine = Engine(NETWORKS["plain"](), small_data(device=device), settings, dtype=torch.float64)
+        federation = Federation(algorithm, engine, participation=0.5, sequential=sequential)
+        for _ in range(3):
+            federation.step()
+        ends.append({"model": federation.personal(federation.everybody())[0]})
+    assert relative_error(*ends) < 1e-9
 
 
 def test_draws_are_the_same_on_both_devices():

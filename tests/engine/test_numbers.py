@@ -7,7 +7,7 @@ import torch
 from feddwa.algorithms import ALGORITHMS, FedAvg, FedProx, PFedMe
 from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine import Engine, Settings
-from feddwa.engine.engine import Schedule
+from feddwa.engine.engine import Epoch, Schedule
 from feddwa.engine.fast.lockstep import lockstep_engines, run_in_lockstep, stacked_engine
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import SGD, Adam
@@ -64,11 +64,12 @@ def test_a_schedule_of_rates_records_one_program():
     engine = engine_of(FedAvg(), 0.1, SGD())
     model, buffers = engine.initial()
     work = {"model": {n: v.expand(5, *v.shape) for n, v in model.items()}, "buffers": dict(buffers)}
-    order = engine.data.splits["train"].index, torch.zeros(5, dtype=torch.int64)
+    split = engine.data.splits["train"]
+    epoch = Epoch(split.index, torch.zeros(5, dtype=torch.int64), split.sizes)
     for rate in (0.1, 0.05, 0.01):
-        engine.advance(work, {}, Schedule(SGDStep(rate), [order], torch.tensor(SIZES), 10).lifted())
+        engine.advance(work, {}, Schedule(SGDStep(rate), [epoch], 5, 10).lifted())
     assert len(engine.programs) == 1
-    engine.advance(work, {}, Schedule(SGDStep(0.1), [order], torch.tensor(SIZES), 10))
+    engine.advance(work, {}, Schedule(SGDStep(0.1), [epoch], 5, 10))
     assert len(engine.programs) == 2  # constant numbers stay inside a program of their own
 
 
@@ -85,9 +86,7 @@ def in_lockstep(trials, rounds, network=plain_net):
     engines = [engine_of(*trial, network=network) for trial in trials]
     stack, members, rows = stacked_engine(engines), lockstep_engines(engines), []
     advance = stack.advance
-    stack.advance = lambda work, constants, schedule: (
-        rows.append(len(schedule.sizes)) or advance(work, constants, schedule)
-    )
+    stack.advance = lambda work, constants, schedule: rows.append(schedule.rows) or advance(work, constants, schedule)
     tasks = [
         lambda trial=trial, engine=engine: after(Federation(trial[0], engine, 0.6), rounds)
         for trial, engine in zip(trials, members, strict=True)

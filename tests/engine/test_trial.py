@@ -9,12 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import feddwa
-from feddwa.algorithms import ALGORITHMS
 from feddwa.engine import Engine, SequentialTrainer, Settings, evaluate, evaluate_one_by_one, keys
 from feddwa.engine.rows import repeat
 from feddwa.engine.sequential import PlainClient
 from feddwa.errors import InputError, InputWarning
-from tests.conftest import NETWORKS, SIZES, small_data
+from tests.conftest import ANYWHERE, NETWORKS, SIZES, small_data
 
 STEPS, FEATURES = 6, 4
 
@@ -235,7 +234,7 @@ def test_recurrent_layers_have_the_gradients_of_autograd():
         assert torch.allclose(found[name], value.grad, rtol=1e-12), name
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_every_algorithm_trains_a_recurrent_network_on_both_backends(name):
     common = {"dataset": clients(), "rounds": 2, "lr": 0.1, "batch_size": 8, "participation": 0.67, "out": False}
     results = [

@@ -11,17 +11,17 @@ from safetensors.torch import load_file
 from torch import nn
 
 from feddwa import models, run
-from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
 from feddwa.flower import server
 from feddwa.flower.settings import FlowerConfig
+from tests.conftest import ANYWHERE
 from tests.flower.grid import LocalGrid, blocks
 from tests.test_frozen import frozen_body
 
 SAME = (
     "round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops",
-    "server_flops", "validation", "validation_after", "loss_validation", "loss_validation_after",
+    "server_flops", "evaluated", "validation", "validation_after", "loss_validation", "loss_validation_after",
 )  # fmt: skip
 
 
@@ -48,7 +48,13 @@ def same_lines(lines, reference, places=3):
     for line, other in zip(lines, reference, strict=True):
         for key in other:
             if key in SAME:
-                assert line[key] == pytest.approx(other[key], rel=1e-5, abs=10**-places), key
+                assert _known(line[key]) == pytest.approx(_known(other[key]), rel=1e-5, abs=10**-places), key
+
+
+def _known(value):
+    """A number or a mapping of numbers, None as -1: rounds without evaluation have none."""
+    numbers = {name: -1 if each is None else each for name, each in value.items()} if isinstance(value, dict) else value
+    return -1 if numbers is None else numbers
 
 
 def same_models(models, reference, error=1e-5):
@@ -58,7 +64,7 @@ def same_models(models, reference, error=1e-5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3}
     lines, models, _ = federated(tmp_path, 3, **options)
@@ -66,6 +72,18 @@ def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
     same_lines(lines, reference.metrics)
     same_models(models, {**reference.models, **reference.buffers})
     assert not any("missing" in line for line in lines)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrod"])
+def test_evaluation_of_some_rounds_and_clients_is_the_simulators(tmp_path, algorithm):
+    """FedRoD's messages to train with are others than those to evaluate with."""
+    options = {"algorithm": algorithm, "clients": 4, "rounds": 4, "participation": 0.5, "validation": 0.2}
+    options |= {"eval_every": 2, "eval_clients": 2, "batch_size": 40}
+    lines, models, _ = federated(tmp_path, 2, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    assert [line.get("evaluated") for line in lines] == [2, 0, 2, 0, None]
+    same_models(models, {**reference.models, **reference.buffers})
 
 
 def test_held_out_samples_and_an_early_end_are_the_simulators(tmp_path):
@@ -82,6 +100,18 @@ def test_held_out_samples_and_an_early_end_are_the_simulators(tmp_path):
     ]
     assert stopped[0] == stopped[1]
     assert stopped[0]["round"] < 12
+
+
+@pytest.mark.parametrize("algorithm", ["feddwa", "fedrod"])
+def test_a_recipe_of_training_is_the_simulators(tmp_path, algorithm):
+    """Nodes keep their clients' optimiser states, and know round and schedule."""
+    own = {"optimizer": "adam", "optimizer_state": "keep", "lr": 0.01, "lr_schedule": "cosine", "clip_grad": 1.0}
+    batches = {"local_steps": 3, "drop_last": True, "augment": "flip,crop"}
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "dtype": "float64"}
+    lines, models, _ = federated(tmp_path, 3, **options, **own, **batches)
+    reference = run(**options, **own, **batches, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-9)
 
 
 @pytest.mark.slow

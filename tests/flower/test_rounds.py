@@ -44,7 +44,7 @@ def test_a_round_goes_on_without_a_node_and_the_node_comes_back(tmp_path, reason
     kept = {name: value[2:4].clone() for name, value in run_.state["model"].items()}
     outcome = run_.step()
     assert outcome.round.missing == {2: reason, 3: reason}
-    assert outcome.round.cohort.ids.tolist() == outcome.answered == [0, 1, 4, 5]
+    assert outcome.round.cohort.ids.tolist() == outcome.round.evaluated.tolist() == [0, 1, 4, 5]
     assert all(torch.equal(value[2:4], kept[name]) for name, value in run_.state["model"].items())
     del grid.faults[BAD]
     assert run_.step().round.cohort.ids.tolist() == list(range(6))

@@ -14,18 +14,27 @@ from torch import nn
 
 from feddwa.algorithms import (
     ALGORITHMS,
+    APFL,
     L2C,
+    L2GD,
     SFL,
     ClusterFL,
+    Ditto,
     FedAMP,
     FedAvg,
     FedAvgFT,
     FedAvgM,
+    FedBABU,
+    FedBN,
     FedDWA,
     FedDWAPlus,
     FedFomo,
+    FedPer,
+    FedPHP,
     FedProx,
+    FedRep,
     FedRoD,
+    LGFedAvg,
     Local,
     PerFedAvg,
     PFedMe,
@@ -36,7 +45,7 @@ from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Trainer, keys
 from feddwa.federation import Federation
 from feddwa.models import Network
-from tests.oracles import reference
+from tests.oracles import personal, reference
 
 SIZES, TESTS, INPUTS, HIDDEN, CLASSES = (14, 25, 11, 18, 9, 21, 16), 6, 5, 4, 6
 LR, BATCH, EPOCHS, ROUNDS, SEED = 0.3, 4, 2, 3, 3
@@ -112,6 +121,32 @@ CASES = {
             ("model", 3.0, 0.0, 200.0), ("layer", 2.0, 0.1, 20.0), ("tensor", 1.5, 1.0, 1.0)
         ]
     },
+    "ditto": (Ditto(), personal.ditto, {"lam": 1.0}),
+    "ditto-other": (Ditto(0.3, 1, 0.1), personal.ditto, {"lam": 0.3, "epochs": 1, "lr": 0.1}),
+    "apfl": (APFL(), personal.apfl, {"alpha": 0.5, "adaptive": "step", "alpha_lr": LR}),
+    "apfl-round": (APFL(0.7, "round", 2.0), personal.apfl, {"alpha": 0.7, "adaptive": "round", "alpha_lr": 2.0}),
+    "apfl-off": (APFL(0.3, "off"), personal.apfl, {"alpha": 0.3, "adaptive": "off", "alpha_lr": 0.0}),
+    "l2gd": (L2GD(), personal.l2gd, {"theta": 0.5}),
+    "l2gd-far": (L2GD(0.9), personal.l2gd, {"theta": 0.9}),
+    "fedphp": (
+        FedPHP(horizon=3), personal.fedphp, {"lam": 0.05, "mu": 0.9, "horizon": 3, "transfer": "mmd"},
+    ),
+    "fedphp-strong": (
+        FedPHP(0.7, 0.5, 2), personal.fedphp, {"lam": 0.7, "mu": 0.5, "horizon": 2, "transfer": "mmd"},
+    ),
+    "fedphp-kd": (
+        FedPHP(0.4, 0.9, 2, "kd"), personal.fedphp, {"lam": 0.4, "mu": 0.9, "horizon": 2, "transfer": "kd"},
+    ),
+    "fedper": (FedPer(), personal.fedper, {}),
+    "lgfedavg": (LGFedAvg(), personal.lgfedavg, {}),
+    "fedrep": (FedRep(head_epochs=3), personal.fedrep, {"head_epochs": 3}),
+    "fedrep-other": (
+        FedRep(head_epochs=2, body_epochs=1, head_lr=0.1, tune_epochs=1), personal.fedrep,
+        {"head_epochs": 2, "body_epochs": 1, "head_lr": 0.1, "tune_epochs": 1},
+    ),
+    "fedbabu": (FedBABU(), personal.fedbabu, {"tune_epochs": 5}),
+    "fedbabu-slow": (FedBABU(tune_epochs=1, tune_lr=0.1), personal.fedbabu, {"tune_epochs": 1, "tune_lr": 0.1}),
+    "fedbabu-global": (FedBABU(tune_epochs=0), personal.fedbabu, {"tune_epochs": 0}),
     "feddwa_plus-frozen": (
         FedDWAPlus(prior=20.0, freeze=1), reference.feddwa_plus,
         {"power": 2.0, "average": 0.1, "granularity": "layer", "prior": 20.0, "freeze": 1},
@@ -155,6 +190,8 @@ def record(federation):
         ("train", "train"),
         ("guidance", "train"),
         ("adapt", "train"),
+        ("head", "train"),
+        ("tune", "train"),
         ("mixing", "validation"),
         ("train", "second_half"),
     ]:
@@ -200,7 +237,8 @@ def test_three_rounds_agree_with_the_reference(name, clients, participation):
 
 
 def test_every_algorithm_has_a_reference():
-    assert {type(algorithm) for algorithm, _, _ in CASES.values()} == set(ALGORITHMS.values())
+    """FedBN's has a network with BatchNorm: test_batchnorm.py."""
+    assert {type(algorithm) for algorithm, _, _ in CASES.values()} | {FedBN} == set(ALGORITHMS.values())
 
 
 def test_the_references_differ():

@@ -11,6 +11,7 @@ from feddwa.engine import Cohort, Scores
 from feddwa.federation import Round
 from feddwa.ledger import Costs
 from feddwa.results import metrics
+from feddwa.results.summary import summarise, summarise_loss
 
 TEST_SIZES = torch.tensor([10, 20, 30, 40])
 
@@ -75,7 +76,7 @@ def run_of(values, losses=None):
 
 def test_best_last_and_mean_of_the_last_ten():
     values = [0.1, 0.9, 0.9, *[0.5] * 8, 0.7]  # 11 rounds and the models they end with
-    summary = metrics.summarise(run_of(values))
+    summary = summarise(run_of(values))
     assert {key: summary[key] for key in ("best", "best_round", "last")} == {"best": 90, "best_round": 1, "last": 70}
     assert summary["series"]["after.all"]["best_round"] == 2  # of the models that round 2 has trained
     assert summary["mean_last_10"] == 56.0  # (0.9 + 8 * 0.5 + 0.7) / 10
@@ -87,23 +88,23 @@ def test_best_last_and_mean_of_the_last_ten():
 
 
 def test_the_best_round_is_the_one_after_which_the_models_were_best():
-    assert metrics.summarise(run_of([0.9, 0.1, 0.2]))["best_round"] == 0  # before the first round
-    assert metrics.summarise(run_of([0.1, 0.2, 0.9]))["best_round"] == 2  # after the last of two
+    assert summarise(run_of([0.9, 0.1, 0.2]))["best_round"] == 0  # before the first round
+    assert summarise(run_of([0.1, 0.2, 0.9]))["best_round"] == 2  # after the last of two
 
 
 def test_fewer_than_ten_rounds():
-    assert metrics.summarise(run_of([0.2, 0.4]))["mean_last_10"] == 30.0
+    assert summarise(run_of([0.2, 0.4]))["mean_last_10"] == 30.0
 
 
 def test_the_best_loss_is_the_smallest():
-    summary = metrics.summarise_loss(run_of([0.1] * 4, [3.0, 1.0, 1.0, 2.0]))
+    summary = summarise_loss(run_of([0.1] * 4, [3.0, 1.0, 1.0, 2.0]))
     assert summary == {"best": 1.0, "best_round": 1, "last": 2.0, "mean_last_10": 1.75}
 
 
 def test_without_classes_there_is_no_accuracy():
     lines = run_of([math.nan] * 3, [3.0, 2.0, 1.0])
     assert lines[0]["before"]["all"] is None
-    summary = {"accuracy": metrics.summarise(lines), "loss": metrics.summarise_loss(lines)}
+    summary = {"accuracy": summarise(lines), "loss": summarise_loss(lines)}
     assert summary["accuracy"]["best"] is summary["accuracy"]["last"] is summary["accuracy"]["mean_last_10"] is None
     assert summary["loss"]["last"] == 1.0
     json.dumps([lines, summary], allow_nan=False)
@@ -111,5 +112,5 @@ def test_without_classes_there_is_no_accuracy():
 
 @pytest.mark.parametrize("gone", [math.nan, math.inf])
 def test_a_diverged_model_has_no_loss(gone):
-    summary = metrics.summarise_loss(run_of([0.1] * 3, [3.0, gone, gone]))
+    summary = summarise_loss(run_of([0.1] * 3, [3.0, gone, gone]))
     assert summary == {"best": 3.0, "best_round": 0, "last": None, "mean_last_10": None}

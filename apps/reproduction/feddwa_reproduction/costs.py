@@ -82,7 +82,7 @@ class IdleEngine(Engine):
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine."""
-        moved = 1e-3 * torch.arange(1, len(schedule.sizes) + 1)
+        moved = 1e-3 * torch.arange(1, schedule.rows + 1)
         return {
             part: rows if part == "buffers" else {name: _shifted(value, moved) for name, value in rows.items()}
             for part, rows in work.items()

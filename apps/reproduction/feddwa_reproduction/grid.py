@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from feddwa.config import WHERE_AND_HOW, RunConfig
 from feddwa.errors import require, unknown
+from feddwa.evaluation import EvaluationOptions
 from feddwa.params import fields_of, parse
 from feddwa.plugins import ALGORITHMS, label
 
@@ -24,7 +25,8 @@ FIRST = ("feddwa_plus", "feddwa", "local", "fedavg", "fedavg_ft")  # run first: 
 SMOKE_ROUNDS, SMOKE_CLIENTS = 2, 8
 SMOKE_PARAMS = {"dirichlet": ("alpha=1.0", "min_samples=10"), "class-blocks": ("classes_per_client=5",)}
 AFTER = "after.participants_weighted"  # the series that a row with @after measures
-_NO_OPTIONS = {*WHERE_AND_HOW, "algorithm", "dataset", "partition", "param", "seed", "dtype"}
+_RUN = {"algorithm", "dataset", "partition", "param", "seed", "dtype"}  # given by column, row and command line
+_NO_OPTIONS = {*WHERE_AND_HOW, *_RUN} - {*fields_of(EvaluationOptions)}
 OPTIONS = {name: kind for name, (kind, _) in fields_of(RunConfig).items() if name not in _NO_OPTIONS}  # of a row
 
 
@@ -170,7 +172,7 @@ class Experiment:
         seeds: int | None = None,
         scale: Scale = "paper",
     ) -> "Experiment":
-        """The part with these columns and methods, all where none is named, and so many seeds.
+        """The part with these columns and methods (or rows), all where none is named, and so many seeds.
 
         By default they are the columns' own, at smoke scale one.
         """
@@ -181,7 +183,7 @@ class Experiment:
             ("--methods", methods, list(dict.fromkeys(row.method for row in self.rows))),
         ):
             for name in chosen:
-                if name not in known:
+                if name not in known and name not in {row.name for row in self.rows}:
                     raise unknown(option, name, known)
         return dataclasses.replace(
             self,
@@ -190,7 +192,7 @@ class Experiment:
                 for column in self.columns
                 if not columns or column.name in columns
             ),
-            rows=tuple(row for row in self.rows if not methods or row.method in methods),
+            rows=tuple(row for row in self.rows if not methods or {row.method, row.name} & set(methods)),
         )
 
     def cells(self) -> list[tuple[Column, Row]]:

@@ -106,7 +106,8 @@ def read_spec(
         table["rows"] = [_beside(path, {"": row})[""] for row in table.get("rows", table.get("labels", ()))]
         further = [column for column in columns if column not in table.get("columns", ())]
         table["also"] = {**dict.fromkeys(further, ""), **table.get("also", {})}
-        table["rows"] += [row for row in rows if row not in table["rows"]]
+        here = {word for row in table["rows"] for word in (row, row.split()[0])}
+        table["rows"] += [row for row in rows if row not in here]
         found[name] = _experiment(name, table, shared, f"{where}: [{name}]")
     return found
 

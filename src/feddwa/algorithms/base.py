@@ -18,7 +18,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import grown
 from feddwa.errors import InputError
 
-__all__ = ["Algorithm", "Info", "Numbers", "Problem"]
+__all__ = ["Algorithm", "Amount", "Info", "Numbers", "Problem"]
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
 # "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
@@ -39,6 +39,7 @@ class Algorithm:
     order: ClassVar[float]  # place in lists, for the methods of the paper; the others follow by name
     validation: ClassVar[float] = 0.0  # share of each client's training data held out as the split "validation"
     halves: ClassVar[bool] = False  # whether training data are two halves, the splits "train" and "second_half"
+    global_model: ClassVar[bool] = False  # whether every client is evaluated with the same model, the server's
     updates: ClassVar[tuple[str, ...]] = ()  # downloaded parts that carry differences of models
     discloses_labels: ClassVar[bool] = False  # whether the server is told every client's label counts
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
@@ -57,6 +58,7 @@ class Algorithm:
     probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds

@@ -15,15 +15,15 @@ children inside their parent, so that every split after the first moves the wron
 partial participation, which neither describes, norms and means are those of the participants; a split sorts absent
 members by their last update, and those never seen go with the larger child. The notebook's eps1 = 0.4, eps2 = 1.6
 belong to its network and rate, and the paper's tuned values are unpublished. If no update is longer than eps2 nothing
-ever splits and ClusterFL is FedAvg without sizes. Our rule, in every comparison: eps1 stays; eps2 is 0.8 of the largest
-norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`). `feddwa
-compare` measures it where it is not given, and a run that never splits says so.
+ever splits and ClusterFL is FedAvg without sizes. Our rule, where eps2 is not given to `feddwa compare`: 0.8 of the
+largest norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`).
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
 
 import torch
 
@@ -34,6 +34,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import difference, put, repeat, take, zeros
 from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines
+from feddwa.params import Tunable
 
 SHARE, LATE = 0.8, 10  # of the rule for eps2: of the largest norm, in so many rounds after the warm-up
 
@@ -49,9 +50,9 @@ class ClusterFL(Algorithm):
     server_ops = "m**2 + N * m"
     discloses, evaluated = "its trained model", "its cluster's model"
 
-    eps1: float = 0.4
+    eps1: Annotated[float, Tunable(0.01, 10, log=True)] = 0.4
     """Split only below this norm of the mean update; 0 = never."""
-    eps2: float = 1.6
+    eps2: Annotated[float, Tunable(0.01, 10, log=True)] = 1.6
     """Split only above this largest norm of an update."""
     warmup: int = 20
     """Rounds without a split."""
@@ -81,10 +82,9 @@ class ClusterFL(Algorithm):
         fresh = difference(upload["model"], take(server["model"], cohort.ids))
         update = put(server["update"], cohort.ids, fresh)
         seen = server["clusters"]["seen"].index_fill(0, cohort.ids, True)
-        old = server["clusters"]["of"]
+        of = old = server["clusters"]["of"]
         mean_norm, max_norm = update_norms(inner_products(fresh, fresh), old[cohort.ids])  # (m,) each
         splits = (mean_norm < self.eps1) & (max_norm > self.eps2) & (cohort.round > self.warmup)
-        of = old
         for cluster in old[cohort.ids][splits].unique().tolist():
             known = ((old == cluster) & seen).nonzero().flatten()  # global ids
             if len(known) > 2:

@@ -20,7 +20,7 @@ and the self weight runs away with it. The self weights are in the report of eve
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import mix, squared_distances
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class FedAMP(Algorithm):
     models_kept = 1
     discloses, evaluated = "its trained model", "its own model"
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Tunable(0.01, 1e4, log=True)] = 1.0
     """Step of the server on the attention."""
-    sigma: float = 1.0
+    sigma: Annotated[float, Tunable(0.1, 1e6, log=True)] = 1.0
     """Squared distance over which attention fades."""
-    lam: float = 0.1
+    lam: Annotated[float, Tunable(1e-3, 10, log=True)] = 0.1
     """lambda: pull towards u_i, divided by alpha."""
     neighbours: Literal["cohort", "everyone"] = "cohort"
     """Whose last uploads are mixed: the last round's, or all."""

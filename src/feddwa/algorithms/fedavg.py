@@ -7,8 +7,9 @@ and the global model is evaluated on the clients with them: a server-side test w
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.base import Algorithm, Amount, Info, Problem
 from feddwa.algorithms.newcomer import Newcomer, Others
 from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import repeat
@@ -23,7 +24,9 @@ class FedAvg(Algorithm):
     summary = "one global model, the average by data size"
     kind, year = "global", 2017
     order = 2
-    models_down = models_up = 1
+    global_model = True
+    models_down: ClassVar[Amount] = 1
+    models_up: ClassVar[Amount] = 1
     passes = 1
     server_ops = "m"
     discloses, evaluated = "its trained model", "the global model"

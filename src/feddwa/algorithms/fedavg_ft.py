@@ -11,11 +11,12 @@ it. BatchNorm statistics of the copy move with it and are used to test it. The g
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.engine import Memory, Message, Stack, Trainer
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class FedAvgFT(FedAvg):
     summary = "FedAvg, each client's copy tuned on its own data before use"
     kind, year = "personal", 2019
     order = 5
+    global_model = False
     evaluation_passes = 1
     evaluated = "the global model, tuned on its data"
 
-    tune_epochs: Repeats | None = None
+    tune_epochs: Annotated[Repeats | None, Tunable(1, 5)] = None
     """Epochs of fine-tuning; none = as many as local training."""
 
     def __post_init__(self) -> None:

@@ -13,12 +13,14 @@ Momentum acts on parameters alone, never on BatchNorm statistics. beta = 0 is Fe
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.engine import Cohort, Memory, Message, ServerState
 from feddwa.engine.rows import zeros
 from feddwa.errors import require
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class FedAvgM(FedAvg):
     kind, year = "global", 2019
     order = 4
 
-    beta: float = 0.1
+    beta: Annotated[float, Tunable(0.0, 0.95)] = 0.1
     """Share of the old momentum that is kept."""
     nesterov: bool = True
     """Nesterov's form of momentum, or the plain one."""

@@ -21,7 +21,7 @@ model to u_i. Of equally near models (equal ones, say, at a rate of zero) that o
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import difference, only, put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import Granularity, dwa_weights, inverse_weights, mix_groups, parameter_groups
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 from feddwa.sketch import sketch, sketched_distances
 
 
@@ -49,7 +49,7 @@ class FedDWA(Algorithm):
     stackable = ("top_k", "granularity")
     discloses, evaluated = "its trained and its guidance model", "its mixture of models"
 
-    top_k: int = 5
+    top_k: Annotated[int, Tunable(1, 20)] = 5
     """K: partners kept per client, itself included."""
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
     """u_i: the model g epochs ahead, last round's v_i, this round's w_i, or 2 v_i - w_i."""
@@ -57,7 +57,7 @@ class FedDWA(Algorithm):
     """g: how far "ahead" looks."""
     tested: Literal["local", "guidance"] = "local"
     """The models that are tested after training."""
-    granularity: Granularity = "model"
+    granularity: Annotated[Granularity, Tunable(choices=("model", "layer", "tensor"))] = "model"
     """Parameters that get their weights together."""
     sketch: int = 0
     """b: numbers sent in place of each group's guidance; 0 = all of it."""
@@ -128,7 +128,7 @@ class FedDWA(Algorithm):
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
         """The models nearest to a guidance model that starts from the mean, mixed and fine-tuned."""
-        return nearest_mixed(trainer, others, epochs, self.top_k)
+        return nearest_mixed(trainer, others, epochs, max(1, epochs // 2), self.top_k)
 
     def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
         """The guidance models (m, *shape), only these parameters."""

@@ -14,19 +14,19 @@ similarity of updates. Client i trains w_i for an epoch, one half of its data af
     e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
 Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
-log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without.
+log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without. Crosses the network: w_i
+down, v_i and a number per layer up, two model sizes. A client stores four models.
 
 Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
 - Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
   a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
 - The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
 - With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
-
-Crosses the network: w_i down, v_i and a number per layer up, two model sizes. A client stores four models.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from feddwa.engine.rows import add_scaled, count, difference, only, put, repeat,
 from feddwa.engine.steps import SGDStep
 from feddwa.errors import require
 from feddwa.mixing import Granularity, cosines, inner_products, mix_groups, pairwise_cosines, parameter_groups
+from feddwa.params import Tunable
 
 HALVES = ("train", "second_half")  # splits, and the parts of memory with the latest update that began with each
 UPDATES = (*HALVES, "agreed_update")
@@ -52,18 +53,17 @@ class FedDWAPlus(Algorithm):
     summary = "mixes clients whose updates point the same way, layer by layer"
     kind, year, halves = "collaboration", 2026, True
     models_down = models_up = passes = 1
-    numbers_up, server_ops = "layers", "m**2 + N**2"
     stackable = ("power", "average", "granularity", "prior", "freeze")
-    models_kept, numbers_kept = 4, "classes + 1"
+    numbers_up, server_ops, models_kept, numbers_kept = "layers", "m**2 + N**2", 4, "classes + 1"
     discloses, evaluated = "its trained model, a cosine per layer", "its mixture of models, with its class prior"
 
-    power: float = 2.0
+    power: Annotated[float, Tunable(0.5, 8.0, log=True)] = 2.0
     """q: how sharply cosine similarity turns into weight."""
-    average: float = 0.1
+    average: Annotated[float, Tunable(0.0, 0.5)] = 0.1
     """r: share of the rounds so far over which the model in use is a running mean; 0 = the last."""
     granularity: Granularity = "layer"
     """Parameters that get their weights together."""
-    prior: float = 200.0
+    prior: Annotated[float, Tunable(10, 1000, log=True)] = 200.0
     """k: samples of even classes added to a client's own in l_i; large: without l_i."""
     freeze: int = 0
     """Rounds after which A stays fixed, 0 = never; who has not met by then never weights each other."""
@@ -92,8 +92,8 @@ class FedDWAPlus(Algorithm):
         """An epoch, half by half. Uploads v_i and c_ii of every group (m,)."""
         start, step = add_prior(download["model"], memory), SGDStep(trainer.lr)
         before, (first, second) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
-        half, memory = trainer.train(step, {"model": start}, memory, split=first)
-        local, memory = trainer.train(step, half, memory, split=second)
+        half, memory = trainer.train(step, {"model": start}, memory, split=first, local_steps=trainer.half_steps(0))
+        local, memory = trainer.train(step, half, memory, split=second, local_steps=trainer.half_steps(1))
         updates = {**{name: memory[name] for name in HALVES}, first: difference(half["model"], start)}
         groups = parameter_groups(start, self.granularity)
         cosine = {group: cosines(*(only(updates[name], own) for name in HALVES)) for group, own in groups.items()}

@@ -25,7 +25,7 @@ judged with the client's own BatchNorm statistics.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer, keys
 from feddwa.engine.rows import Picked, add_scaled, difference, norms, repeat, zeros
 from feddwa.errors import require
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,13 @@ class FedFomo(Algorithm):
     models_down, models_up = "min(5, m - 1)", 1
     numbers_up = "min(6, m)"
     passes, forward_passes = 0.8, 1.4
-    server_ops = 0
-    validation = 0.2
+    server_ops, validation = 0, 0.2
     models_kept = 2
     discloses, evaluated = "its trained model, whose models help it", "its mixture of models"
 
-    models: int = 5
+    models: Annotated[int, Tunable(1, 15)] = 5
     """M: models fetched a round."""
-    epsilon: float = 0.3
+    epsilon: Annotated[float, Tunable(0.0, 1.0)] = 0.3
     """Probability of a random model in place of the best, at first."""
     decay: float = 0.05
     """What epsilon loses a round."""

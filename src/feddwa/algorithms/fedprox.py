@@ -13,11 +13,13 @@ to (1 - 0.01)^125, a quarter: that is strong, and the paper's tables show it.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine import Memory, Message, Trainer
 from feddwa.errors import require
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class FedProx(FedAvg):
     kind, year = "global", 2020
     order = 3
 
-    mu: float = 1.0
+    mu: Annotated[float, Tunable(1e-3, 10, log=True)] = 1.0
     """Strength of the pull."""
 
     def __post_init__(self) -> None:

@@ -68,6 +68,7 @@ class FedRoD(FedAvg):
     summary = "a shared body and class-balanced head, a personalised head on top"
     kind, year = "shared-body", 2022
     order = 10
+    global_model = False
     head_passes = 1
     optimized = ("model", "head")
     newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one

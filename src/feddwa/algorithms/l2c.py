@@ -25,6 +25,7 @@ the previous round's participants and itself; logits of others and their Adam mo
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ from feddwa.algorithms.exchange import Exchange
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import count, difference, repeat, row
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class L2C(Algorithm):
     models_kept, numbers_kept = 2, "4 * N"
     discloses, evaluated = "its update, whose updates help it", "its mixture of models"
 
-    mixing_lr: float = 0.1
+    mixing_lr: Annotated[float, Tunable(1e-3, 10, log=True)] = 0.1
     """Adam's rate for the logits."""
     decay: float = 0.0
     """Weight decay of the logits; 0.01 in the authors' later work."""

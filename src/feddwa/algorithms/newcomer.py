@@ -65,14 +65,13 @@ def fine_tuned(trainer: Trainer, others: Others, epochs: int) -> Newcomer:
     return tuned(trainer, others, mean, epochs, "fine-tuned from the mean of all clients' models")
 
 
-def nearest_mixed(trainer: Trainer, others: Others, epochs: int, top_k: int) -> Newcomer:
-    """FedDWA's weights for a newcomer, then SGD from the mixture: half of the epochs for either.
+def nearest_mixed(trainer: Trainer, others: Others, epochs: int, ahead: int, top_k: int) -> Newcomer:
+    """FedDWA's weights for a newcomer, then SGD from the mixture for the epochs that are left.
 
-    The first half leads from the mean of all models to the guidance model u. The K models v_j nearest to u have the
+    `ahead` epochs lead from the mean of all models to the guidance model u. The K models v_j nearest to u have the
     weights 1 / ||u - v_j||^2. Its own model, near to u by descent, is not among them.
     """
     mean, memory = others.mixed(others.by_size())
-    ahead = max(1, epochs // 2)
     guidance, _ = trainer.sgd(mean, memory, epochs=ahead, purpose="guidance")
     weights = dwa_weights(guidance, others.models, top_k)[0]
     how = "the clients' models nearest to its guidance model, mixed and fine-tuned"

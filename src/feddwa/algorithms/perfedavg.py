@@ -20,7 +20,7 @@ here. a = 0 is FedAvg with rate b on the batches D'.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
@@ -30,7 +30,7 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.optimizers import PLAIN
 from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,14 @@ class PerFedAvg(FedAvg):
     summary = "a global start that adapts well (MAML)"
     kind, year = "personal", 2020
     order = 7
+    global_model = False
     passes = 2
     evaluation_passes = 1
     evaluated = "the global model, adapted to its data"
 
     variant: Literal["fo", "hf"] = "fo"
     """First order (fo) or Hessian-free (hf)."""
-    inner_lr: float | None = None
+    inner_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """a: rate of the inner step; none = the run's rate."""
     meta_lr: float | None = None
     """b: rate of the meta step; none = the run's rate; the original's README has 0.001."""
@@ -98,18 +99,11 @@ class PerFedAvg(FedAvg):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """As many meta steps as FedAvg makes steps."""
-        step = MetaStep(self.variant, self._inner(trainer), _or(self.meta_lr, trainer.lr), self.delta)
-        epochs, width = step.parts * trainer.epochs, step.parts * trainer.batch_size
+        step = MetaStep(self.variant, trainer.rate(self.inner_lr), trainer.rate(self.meta_lr), self.delta)
+        epochs, width = trainer.epochs * (1 if trainer.local_steps else step.parts), step.parts * trainer.batch_size
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The start, adapted on training data: by plain steps, as the inner step is."""
-        lr, steps = self._inner(trainer), self.adapt_steps
+        lr, steps = trainer.rate(self.inner_lr), self.adapt_steps
         return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt", optimizer=PLAIN)
-
-    def _inner(self, trainer: Trainer) -> float:
-        return _or(self.inner_lr, trainer.lr)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

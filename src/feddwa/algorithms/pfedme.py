@@ -20,6 +20,7 @@ statistics.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.algorithms.fedavg import FedAvg
@@ -30,7 +31,7 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.rows import repeat
 from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,20 @@ class PFedMe(FedAvg):
     summary = "personalised models tied to the global one (Moreau envelopes)"
     kind, year = "personal", 2020
     order = 8
+    global_model = False
     passes = 5
     optimized = ("personal",)
     newcomer = Algorithm.newcomer  # theta_i comes from training, not from w: a newcomer is fine-tuned
     models_kept = 1
     evaluated = "its own model"
 
-    lam: float = 1.0
+    lam: Annotated[float, Tunable(0.1, 100, log=True)] = 1.0
     """lambda: how short the leash is."""
     inner_steps: Repeats = 5
     """K: steps of theta on a batch."""
-    beta: float = 1.0
+    beta: Annotated[float, Tunable(0.1, 1.0)] = 1.0
     """Share of the new average in w."""
-    personal_lr: float | None = None
+    personal_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_p: rate of theta; none = the run's rate."""
 
     def __post_init__(self) -> None:
@@ -95,8 +97,7 @@ class PFedMe(FedAvg):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of steps, both models starting from w."""
-        lr = trainer.lr
-        step = MoreauStep(self.lam, self.inner_steps, lr if self.personal_lr is None else self.personal_lr, lr)
+        step = MoreauStep(self.lam, self.inner_steps, trainer.rate(self.personal_lr), trainer.lr)
         start = {"model": download["model"], "personal": download["model"]}
         state, memory = trainer.train(step, start, memory)
         return {"model": state["model"]}, {**memory, "personal": state["personal"]}

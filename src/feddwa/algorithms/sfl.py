@@ -19,6 +19,7 @@ sizes; A = I gives u_i = v_i, though everybody still starts from the mean.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import put, repeat, take
 from feddwa.errors import InputError, require
 from feddwa.mixing import average, mix
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,19 @@ class SFL(FedAvg):
     summary = "models spread over a graph of clients that share labels"
     kind, year = "collaboration", 2022
     order = 6
+    global_model = False
     server_ops = "N**2 + N"
     discloses_labels = True
     newcomer = Algorithm.newcomer  # it is not in the graph: fine-tuning
     discloses, evaluated = "its trained model, label counts", "its mixture of models"
 
-    hops: int = 3
+    hops: Annotated[int, Tunable(1, 5)] = 3
     """L: how often models are passed on to neighbours."""
-    server_alpha: float = 1.0
+    server_alpha: Annotated[float, Tunable(0.0, 1.0)] = 1.0
     """Share of the propagated model in u_i; the rest is the client's own."""
     top_labels: int = 5
     """A client's most frequent labels that count for the graph."""
-    reg: float = 0.0
+    reg: Annotated[float, Tunable(0.0, 1.0)] = 0.0
     """Pull towards u_i and w; the code means 0.3 but leaves it without a gradient."""
 
     def __post_init__(self) -> None:

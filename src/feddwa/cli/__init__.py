@@ -54,6 +54,13 @@ _COMMANDS = (
         "--algorithms feddwa local fedavg",
         ("--partition groups --param feddwa.top_k=3 --quiet",),
     ),
+    Command(
+        "tune",
+        "tune",
+        "tune methods with equal budgets",
+        "--algorithms feddwa fedavg local --trials 30",
+        ("--algorithms fedprox --space mu=0.01..10:log --sampler halving", "--budget gradients=1e8 --jobs 2"),
+    ),
     Command("resume", "resume", "continue an interrupted run", "runs/20260801-120000-feddwa-digits"),
     Command("partition", "partition", "see who has which data", "--partition groups --clients 20 --out p.png"),
     Command("list", "listing", "what there is", "algorithms", ("algorithms fedprox", "datasets --json")),

@@ -23,27 +23,30 @@ class AdaptConfig:
     """The newcomer's data, with labels, in the form of the training data; of named data an .npz file of x and y."""
     epochs: Repeats = 10
     """Epochs of training on them, of the adapted model as of the one trained alone."""
+    held_out: float = 0.2
+    """Share of them that is used for nothing but the accuracies."""
     out: Annotated[str, Option(metavar="DIR", short="-o")] = "adapted"
     """Directory to write: `feddwa predict` and `export` take it like that of a run."""
 
 
 def adapt_command(config: AdaptConfig) -> int:
     """`feddwa adapt`."""
-    require(config.data is not None, "--data", None, "the path of the newcomer's data")
+    if config.data is None:
+        raise InputError("--data: must be given: the path of the newcomer's data")
     require(config.epochs >= 1, "--epochs", config.epochs, "at least 1")
+    require(0 < config.held_out < 1, "--held-out", config.held_out, "above 0 and below 1")
 
-    from feddwa.results.runs import read_config, read_models
+    from feddwa.results.runs import check_free, read_config, read_models
     from feddwa.trained.adapt import adapt
     from feddwa.trained.samples import read
 
-    path, data = Path(config.directory), Path(str(config.data))
+    check_free(config.out)
+    path, data = Path(config.directory), Path(config.data)
     trained = read_models(path)
     samples = read(trained.card, data)
-    found = adapt(read_config(path).resolved(), trained, samples, data.stem or "newcomer", config.epochs)
-    try:
-        written = found.write(Path(config.out))
-    except OSError as error:
-        raise InputError(f"-o {config.out}: cannot write there: {error.strerror}") from None
+    name = data.stem or "newcomer"
+    found = adapt(read_config(path).resolved(), trained, samples, name, config.epochs, config.held_out)
+    written = found.write(Path(config.out))
     _show(found, len(trained.card.clients))
     print(f"wrote {written}")
     return 0

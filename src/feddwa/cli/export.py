@@ -16,8 +16,8 @@ class ExportConfig:
     """Directory of a finished run, or one that `feddwa adapt` wrote."""
     client: str | None = None
     """Name or number of the client; default: all of them, into a folder."""
-    format: Literal["safetensors", "torch-export", "onnx"] = "safetensors"
-    """Parameters for --model NAME@FILE, or a program from raw samples to scores."""
+    format: Literal["safetensors", "torch-export", "onnx"] | None = None
+    """Parameters for --model NAME@FILE, or a program from raw samples to scores [what -o ends in, else safetensors]."""
     out: Annotated[str | None, Option(metavar="PATH", short="-o")] = None
     """File to write, replaced if it is there [the client's name]; for all clients a folder [exported]."""
 
@@ -30,14 +30,15 @@ def export_command(config: ExportConfig) -> int:
     trained = read_models(Path(config.directory))
     card = trained.card
     out = Path(config.out or "exported")
+    form = export.format_of(config.format, out)
     try:
         if config.client is None:
-            written = export.export_all(trained, out, config.format)
+            written = export.export_all(trained, out, form)
             print(f"wrote {len(written)} models and {out / export.INDEX}")
             return 0
         client = card.client(config.client)
-        out = Path(config.out or export.file_name(card, client, config.format))
-        export.export(trained, client, out, config.format)
+        out = Path(config.out or export.file_name(card, client, form))
+        export.export(trained, client, out, form)
     except OSError as error:
         raise InputError(f"-o {out}: cannot write there: {error.strerror}") from None
     accuracy = card.accuracy[client]

@@ -36,6 +36,7 @@ PASSES = {  # besides whole ones, forward and backward
     "probe_passes": "of the head alone",
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
+    "teacher_passes": "forward alone, of a model that teaches",
     "evaluation_passes": "before evaluation",
 }
 WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
@@ -159,11 +160,13 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
             yield f"{key}: {value}"
     if known.get("parameters"):
         called, option = ("arguments", "--model-arg") if kind == "model" else ("hyper-parameters", "--param")
-        yield f"\n{called}, by {option} NAME=VALUE:"
+        searched = any(each["search"] for each in known["parameters"].values())
+        yield f"\n{called}, by {option} NAME=VALUE{' [what `feddwa tune` tries]' * searched}:"
         shown = {key: f"{key}={each['default']}" for key, each in known["parameters"].items()}
         width = max(map(len, shown.values()))
         for key, each in known["parameters"].items():
-            yield f"  {shown[key]:<{width}}  {each['text'] or each['type']}{_choices(each['type'])}"
+            tried = f" [{each['search']}]" if each["search"] else ""
+            yield f"  {shown[key]:<{width}}  {each['text'] or each['type']}{_choices(each['type'])}{tried}"
     if "cost" in known:
         yield ""
         yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"

@@ -17,6 +17,8 @@ from feddwa.errors import InputError
 from feddwa.evaluation import EvaluationOptions
 from feddwa.params import Option
 from feddwa.tracking import TrackingOptions
+from feddwa.training import TrainingOptions
+from feddwa.tune.options import TuningOptions
 
 Options = TypeVar("Options")
 
@@ -24,11 +26,10 @@ WIDEST, INDENT = 100, 24  # of a help screen, and of the text about an option
 PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
-GROUPS: dict[str, type] = {
+GROUPS: dict[str, type] = {  # of their own in the help
+    "search": TuningOptions, "training": TrainingOptions, "evaluation": EvaluationOptions, "tracking": TrackingOptions,
     "own data": DataOptions,
-    "evaluation": EvaluationOptions,
-    "tracking": TrackingOptions,
-}  # of their own in the help
+}  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
 
@@ -68,7 +69,7 @@ class Argument(NamedTuple):
     def help(self) -> str:
         """The text with the default behind it, where that says something; argparse formats it with %."""
         nothing = (dataclasses.MISSING, None, False, "", ())
-        value = " ".join(self.default) if isinstance(self.default, tuple) else self.default
+        value = " ".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
         told = "" if any(self.default is each for each in nothing) else f" [{value}]"
         told = f" [yes; no: --no-{self.label[2:]}]" if self.default is True else told
         return (self.text + told).replace("%", "%%")

@@ -13,21 +13,24 @@ from feddwa.seeds import COMPARISON, SEEDS, SeededConfig
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Go on with an interrupted run, or comparison, to the end that it would have had anyway."""
+    """Go on with an interrupted run, comparison or search, to the end that it would have had anyway."""
 
     directory: Annotated[str, Option(positional=True)]
-    """The directory of the run or comparison."""
+    """The directory of the run, comparison or search."""
 
 
 def resume_command(config: ResumeConfig) -> int:
     """`feddwa resume`."""
     from feddwa.cli.train import CompareConfig, compare_runs
+    from feddwa.cli.tune import TUNING, TuneConfig, tune_methods
     from feddwa.experiment import resume
     from feddwa.report.progress import progress
     from feddwa.report.terminal import make_console
     from feddwa.results import runs
 
     path = Path(config.directory)
+    if (path / TUNING).is_file():
+        return tune_methods(from_toml(path / TUNING, TuneConfig), path)
     if (path / COMPARISON).is_file():
         return compare_runs(from_toml(path / COMPARISON, CompareConfig), path)
     several = (path / SEEDS).is_file()

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from feddwa.cli.outcome import resumable, show_outcome
 from feddwa.config import RunConfig, options_of
@@ -31,12 +31,20 @@ class RunOptions(SeededConfig):
 
 
 @dataclass(frozen=True)
-class CompareConfig(RunOptions):
-    """Several algorithms on the same data, from the same seeds."""
+class SeveralOptions(RunOptions):
+    """Several algorithms on the same data."""
 
     algorithm: Annotated[str, Option(hidden=True)] = "feddwa"  # a run's config.toml may have it
     algorithms: tuple[str, ...] = ("feddwa", "local", "fedavg")
     """`feddwa list algorithms`: names, all, @paper, @global, ...; a --param goes to every one that has it."""
+
+
+Several = TypeVar("Several", bound=SeveralOptions)
+
+
+@dataclass(frozen=True)
+class CompareConfig(SeveralOptions):
+    """Several algorithms on the same data, from the same seeds."""
 
 
 def run_command(options: RunOptions) -> int:
@@ -115,7 +123,7 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
 
     console = make_console(quiet=config.quiet)
     results: dict[str, Result | Results] = {}
-    configs = {name: each.resolved() for name, each in _split(config, out).items()}
+    configs = {name: each.resolved() for name, each in method_configs(config, out).items()}
     seeds = config.checked().seeds
     first = next(iter(configs.values()))
     with decoding(config.quiet) as tell:
@@ -126,13 +134,13 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)
     configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
-    config = _suited(console, config, configs, task, brought)
+    config = suited(console, config, configs, task, brought)
     configs = {name: each for name, each in configs.items() if name in map(label, config.algorithms)}
-    measured = _tolerance(console, config, configs, task)
+    measured = tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
-    configs = {name: settled(each.resolved(), task.dataset) for name, each in _split(config, out).items()}
+    configs = {name: settled(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / COMPARISON, to_toml(_filled(config, first)))
+    write_whole(out / COMPARISON, to_toml(filled_in(config, first)))
     with resumable(out), jobs(console, len(configs), quiet=config.quiet) as job:
         for name, each in configs.items():
             begun = (out / name / CONFIG).is_file()
@@ -151,10 +159,10 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
     return status
 
 
-def _suited(
-    console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task", brought: Container[str]
-) -> CompareConfig:
-    """A comparison without those of its groups' algorithms that do not suit network and data; others raise."""
+def suited(
+    console: "Console", config: Several, configs: Mapping[str, RunConfig], task: "Task", brought: Container[str]
+) -> Several:
+    """Options without those of their groups' algorithms that do not suit network and data; others raise."""
     from feddwa.build import check_suited, make_engine
 
     kept = []
@@ -170,7 +178,7 @@ def _suited(
     return dataclasses.replace(config, algorithms=tuple(kept))
 
 
-def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
+def tolerance(console: "Console", config: SeveralOptions, configs: Mapping[str, RunConfig], task: "Task") -> list[str]:
     """ClusterFL's eps2 by our rule, as a --param, where it is compared and has none: its default fits no other task."""
     from feddwa.calibrate import update_norms
 
@@ -186,17 +194,14 @@ def _tolerance(console: "Console", config: CompareConfig, configs: Mapping[str, 
     return [f"clusterfl.eps2={eps2}"]
 
 
-def _filled(config: CompareConfig, first: RunConfig) -> CompareConfig:
-    """A comparison with its defaults as they are now, whatever they will be when it is continued."""
+def filled_in(config: Several, first: RunConfig) -> Several:
+    """Options of several runs with their defaults as they are now, whatever they will be when these are continued."""
     own = ("algorithm", "out", "param")
-    return dataclasses.replace(
-        config,
-        algorithms=tuple(map(located, config.algorithms)),
-        **{f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own},
-    )
+    known = {f.name: getattr(first, f.name) for f in dataclasses.fields(RunConfig) if f.name not in own}
+    return dataclasses.replace(config, algorithms=tuple(map(located, config.algorithms)), **known)
 
 
-def _split(config: CompareConfig, out: Path) -> dict[str, RunConfig]:
+def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
     """One configuration per algorithm; a --param goes to the algorithms that have it, one of the partition to all."""
     require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
     names = {label(name): located(name) for name in config.algorithms}

@@ -46,7 +46,7 @@ class Defaults:
 
 OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
 OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
-    "image": Defaults(model="cnn", batch_size=10, lr=0.1, partition=None),
+    "image": Defaults(model="cnn", batch_size=10, lr=0.03, partition=None),
     "series": Defaults(model="cnn1d", batch_size=10, lr=0.1, partition=None),
     "features": Defaults(model="mlp", batch_size=10, lr=0.1, partition=None),
     "tokens": Defaults(model="transformer", batch_size=10, lr=0.1, partition=None),
@@ -113,9 +113,12 @@ def _emnist(part: str, hub: Hub, places: tuple[str, ...] = (), first_label: int 
     )
 
 
-def _mnist(hub: Hub, *places: str) -> Files:
-    """Files with MNIST's names."""
-    return Files("idx_files", hub, places, options={"train": "train", "test": "t10k"})
+def _mnist(name: str, summary: str, class_names: tuple[str, ...], hub: Hub, *places: str) -> DatasetInfo:
+    """A dataset with MNIST's files and form. Pixels are scaled to -1 to 1, as in PFLlib."""
+    files, usual = Files("idx_files", hub, places, options={"train": "train", "test": "t10k"}), Defaults("emnist-cnn")
+    return DatasetInfo(
+        name, summary, (1, 28, 28), 10, (60_000, 10_000), files, usual, class_names, mean=(0.5,), std=(0.5,)
+    )
 
 
 _ALL = (
@@ -256,25 +259,20 @@ _ALL = (
         mean=_HALF,
         std=_HALF,
     ),
-    DatasetInfo(
-        name="fashion-mnist",
-        summary="Fashion-MNIST: 70,000 pictures of clothing, 28x28 grey, 10 classes",
-        shape=(1, 28, 28),
-        classes=10,
-        rows=(60_000, 10_000),
-        source=_mnist(_FASHION_HUB, "fashion", "FashionMNIST"),
-        defaults=Defaults(model="emnist-cnn"),
-        class_names=_CLOTHES,
+    _mnist(
+        "fashion-mnist",
+        "Fashion-MNIST: 70,000 pictures of clothing, 28x28 grey, 10 classes",
+        _CLOTHES,
+        _FASHION_HUB,
+        "fashion",
+        "FashionMNIST",
     ),
-    DatasetInfo(
-        name="mnist",
-        summary="MNIST: 70,000 handwritten digits, 28x28 grey, 10 classes",
-        shape=(1, 28, 28),
-        classes=10,
-        rows=(60_000, 10_000),
-        source=_mnist(Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"), "MNIST"),
-        defaults=Defaults(model="emnist-cnn"),
-        class_names=_DIGITS,
+    _mnist(
+        "mnist",
+        "MNIST: 70,000 handwritten digits, 28x28 grey, 10 classes",
+        _DIGITS,
+        Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"),
+        "MNIST",
     ),
 )
 

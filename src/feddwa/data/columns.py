@@ -17,6 +17,7 @@ TOKENS = ("tokens", "input_ids")  # columns of token ids
 INDEX = ("", "unnamed: 0", "index", "id", "idx", "row", "__index_level_0__")  # names of a column that counts the rows
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}.*|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?")
 _COMMA = re.compile(r"-?\d+,\d+")
+_AMOUNT = re.compile(r"\W*\d[\d., \u00a0']*\W*")  # a number with signs that are none of it: "1,000.50", "5 %", "$3"
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,12 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
         odd = int(known[~number[known]].min())
         hint = "write decimals with a point" if comma else "leave the cell empty where a value is missing"
         raise InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
+    if all(map(_AMOUNT.fullmatch, some)):
+        row = int(known[~number[known]].min())
+        raise InputError(
+            f"{rows.where(row)}: {str(values[row])!r} in column {name!r} is not a number; write it without signs for "
+            "thousands, shares or money"
+        )
     most = options.max_categories or CATEGORIES
     unlike = len(found) == len(known) > 2
     if len(found) > most or unlike:

@@ -13,6 +13,8 @@ from feddwa.data.partition import Partition
 
 NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
 HELD_OUT = "held_out"  # the split that --validation makes; "validation" is one that a method trains its weights on
+CENTRAL = "central"  # the split that --eval central makes: every client's test samples, for everybody
+EVALUATED = ("test", HELD_OUT, CENTRAL)  # nobody trains on these
 LEFT = 2  # training samples that a client keeps: some methods divide them once more
 
 
@@ -33,7 +35,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one kind (train, validation, second_half, held_out, test) of every client."""
+    """The samples of one kind (train, validation, second_half, held_out, test, central) of every client."""
 
     index: Tensor  # (N, longest) int64 row numbers into the samples; meaningless beyond a client's size
     sizes: Tensor  # (N,) int64, on the CPU
@@ -45,7 +47,7 @@ class FederatedData(NamedClients):
 
     x: NetworkInput  # (n, *shape) uint8, float or int64
     y: Tensor  # (n,)
-    splits: Mapping[str, Split]  # "train", "test", a second training split where an algorithm declares one, "held_out"
+    splits: Mapping[str, Split]  # "train", "test", a second training split where an algorithm declares one, ...
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
     shift: Tensor | None
@@ -71,6 +73,10 @@ class FederatedData(NamedClients):
         y = self.y[index]
         return Batch(self._inputs(index, dtype), y.to(dtype) if y.is_floating_point() else y)
 
+    def black(self, dtype: torch.dtype) -> Tensor:
+        """What a network sees of a pixel that is 0: (C, 1, 1), or () where images are not normalised."""
+        return torch.zeros((), dtype=dtype, device=self.device) if self.shift is None else self.shift.to(dtype)
+
     def _inputs(self, index: Tensor, dtype: torch.dtype) -> NetworkInput:
         """The inputs at `index`; of several inputs those of bytes are scaled to 0..1, and none is normalised."""
         if not isinstance(self.x, Tensor):
@@ -87,7 +93,7 @@ class FederatedData(NamedClients):
         """
         if self.y.ndim != 1 or self.y.is_floating_point() or self.classes < 1:
             return None
-        own = [split for name, split in self.splits.items() if name not in ("test", HELD_OUT)]
+        own = [split for name, split in self.splits.items() if name not in EVALUATED]
         return torch.stack([self._counts(split) for split in own]).sum(0)
 
     def _counts(self, split: Split) -> Tensor:
@@ -122,6 +128,12 @@ class FederatedData(NamedClients):
             HELD_OUT: np.split(rows[held], np.cumsum(wanted)[:-1]),
         }
         return replace(self, splits={**self.splits, **{name: _split(own, self.device) for name, own in parts.items()}})
+
+    def with_central(self) -> "FederatedData":
+        """The same with the split CENTRAL: the test samples of all clients together, which all of them are given."""
+        rows = torch.from_numpy(np.sort(np.concatenate(self.rows("test")))).to(self.device)
+        everybody = Split(rows.expand(self.clients, -1), torch.full((self.clients,), len(rows)))  # kept in memory once
+        return replace(self, splits={**self.splits, CENTRAL: everybody})
 
     def rows(self, split: str) -> list[np.ndarray]:
         """Every client's rows in a split."""

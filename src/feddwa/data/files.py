@@ -20,6 +20,7 @@ LONGEST = 200  # characters of another's message: some quote half a file
 DEEPEST = 3  # folders below that of own data: <split>/<client>/<class>
 OTHERS = 1000  # files of other kinds that are passed over; a folder with more of them is not a folder of data
 _HIDDEN = (".", "__MACOSX")
+_LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
 
 
 def first_line(error: Exception) -> str:
@@ -104,17 +105,19 @@ class Folder(Tree):
     def __init__(self, path: Path, suffixes: tuple[str, ...]) -> None:
         super().__init__(path)
         self._suffixes = suffixes
+        self.others: list[str] = []  # files without these suffixes, once `names` are known
 
     @cached_property
     def names(self) -> list[str]:
         """Files with the suffixes, or an error where the folder is deeper or fuller than a folder of data is."""
-        found, others = [], 0
+        found = []
+        self.others = []
         for name in self._walk("", 0):
             if name.lower().endswith(self._suffixes):
                 found.append(name)
-            else:
-                others += 1
-            if others > OTHERS:
+            elif name.rpartition("/")[2].lower() not in _LEFT_BY_WINDOWS:
+                self.others.append(name)
+            if len(self.others) > OTHERS:
                 raise InputError(
                     f"--dataset {self.path}: holds more than {OTHERS:,} files that are no data; give the folder that "
                     "holds the data alone"

@@ -18,7 +18,7 @@ from feddwa.data.schemes.groups import Groups
 from feddwa.data.schemes.pathological import Pathological
 from feddwa.data.schemes.plain import Iid, Natural
 from feddwa.data.schemes.shift import LabelPermutation, Rotations
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, counted, require
 from feddwa.params import build
 from feddwa.plugins import PARTITIONS as REGISTRY
 from feddwa.plugins import Unfit, check_arguments, label
@@ -87,8 +87,11 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
     scheme, most = make_scheme(name, params, dataset.name), len(dataset.y) // 2
     require(clients >= 1, "--clients", clients, "at least 1")
     require(seed >= 0, "--seed", seed, "at least 0")
-    enough = f"at most {most}: each needs a sample to train and one to test; take fewer clients"
-    require(clients <= most, "--clients", clients, enough)
+    if clients > most:
+        raise InputError(
+            f"--clients: {clients} are too many for {len(dataset.y)} samples: each needs one to train and one to test; "
+            f"take at most {most}"
+        )
     column = _column(name, scheme, dataset)
     scheme.check(dataset, clients)
     rng = np.random.default_rng([seed, zlib.crc32(b"partition")])
@@ -132,8 +135,8 @@ def check(partition: Partition, dataset: Dataset) -> None:
         if empty:
             client = partition.client_name(empty[0])
             raise InputError(
-                f"--clients: got {len(lists)}, but client {client} has no {part} sample in this partition of "
-                f"{dataset.name}; take fewer clients or other partition parameters"
+                f"--partition: client {client} has no {part} sample where {counted(len(dataset.y), 'sample')} of "
+                f"{dataset.name} are divided among {len(lists)}; take fewer --clients, or other partition parameters"
             )
     rows = np.concatenate([*partition.train, *partition.test])
     if rows.min() < 0 or rows.max() >= len(dataset.y) or np.bincount(rows).max() > 1:

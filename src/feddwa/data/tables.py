@@ -92,6 +92,8 @@ def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None =
     """A Parquet or CSV file. columns: those of a Parquet file that are read; None: all."""
     try:
         return open_parquet(file).read(columns) if file.suffix == ".parquet" else _read_csv(file, text)
+    except InputError:
+        raise
     except _UNREADABLE as error:
         raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
 
@@ -195,6 +197,8 @@ def pick(file: object, columns: Sequence[str], wanted: Sequence[str], what: str,
     for name in wanted:
         if name in columns:
             return name
+    numbers = columns and all(re.fullmatch(r"-?[\d.]+", name) for name in columns)
+    hint = "; its first line must name the columns" if numbers else hint
     raise InputError(
         f"{file}: no {what} column; looked for {' or '.join(map(repr, wanted))}, the file has "
         f"{', '.join(columns)}{hint}"

@@ -14,6 +14,7 @@ RARE = 0.01  # share of samples below which a class hardly counts in an accuracy
 ONE_ANSWER = 0.9  # share of one class from which accuracy says little
 FEW_TESTS = 100  # test samples below which an accuracy is uncertain by points
 SCALE, RATIO = 10.0, 100.0  # size of a feature, and ratio of two features' spreads, that one rate does not suit
+FEW_FAR = 0.1  # share of such values up to which they are exceptions
 FAR = 100.0  # spreads from the median at which a value is more likely an error than a measurement
 
 
@@ -90,6 +91,13 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
             f"{listed([names[i] for i in constant], *_noun(inputs))} constant in the training part: nothing can be "
             "learnt from it; leave it out (--drop)",
         )
+    rising = [names[i] for i in range(values.shape[1]) if (np.diff(values[:, i]) > 0).all()]
+    if inputs.kind == "features" and rising:
+        yield Finding(
+            "warning",
+            f"{listed(rising, 'column', 'columns')} rising from row to row, as numbers of rows and times do: in a file "
+            "that is sorted they tell the class; leave them out (--drop, or --time-column)",
+        )
     kept = np.setdiff1d(np.flatnonzero(~coded), constant)
     large = kept[np.maximum(abs(mean[kept]), spread[kept]) > SCALE]
     unlike = len(kept) > 1 and spread[kept].max() > RATIO * spread[kept].min()
@@ -113,7 +121,7 @@ def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Ite
     low, middle, high = np.percentile(values[:, kept], [25, 50, 75], axis=0) if len(kept) else (np.zeros(0),) * 3
     for place in np.flatnonzero(high > low):
         far = abs(values[:, kept[place]] - middle[place]) > FAR * (high - low)[place]
-        if 0 < far.mean() < RARE:
+        if 0 < far.mean() < FEW_FAR:
             worst = values[far.nonzero()[0][0], kept[place]]
             yield Finding(
                 "warning",

@@ -25,8 +25,8 @@ def duplicates(task: Task) -> Iterator[Finding]:
         yield Finding(
             "warning" if share >= LEAK else "note",
             f"{len(twice):,} of {len(test):,} test samples{_looked_at(test, dataset)} are in the training part, too "
-            f"({100 * share:.2g} %; e.g. {_row_name(int(twice[0]), dataset)}): they are known by heart; remove "
-            "duplicates before splitting",
+            f"({100 * share:.3g} %; e.g. {_row_name(int(twice[0]), dataset)}): a model that memorises them is right; "
+            "remove duplicates before splitting",
         )
     else:
         yield Finding("ok", "no test sample is in the training part")

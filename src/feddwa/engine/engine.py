@@ -6,10 +6,11 @@
 import contextlib
 import ctypes
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +18,19 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from feddwa.data.federated import Batch, FederatedData
-from feddwa.engine import keys
+from feddwa.engine import augment, keys
 from feddwa.engine.fast.program import Flat, Program
 from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import PLAIN, Optimizer
+from feddwa.engine.rate_schedule import CONSTANT, RateSchedule
 from feddwa.engine.rows import count, repeat, take_parts
 from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
+T = TypeVar("T")
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
 NUMBERS = "numbers:"  # the part of the constants with the numbers of a step
 
@@ -41,6 +44,18 @@ class Settings:
     lr: float = 0.01
     optimizer: Optimizer = PLAIN
     keep_optimizer: bool = False  # whether clients keep the optimiser's state between rounds
+    schedule: RateSchedule = CONSTANT  # of the rate, over rounds
+    local_steps: int | None = None  # batches that stand for a local epoch; None: those that the data have
+    drop_last: bool = False  # whether an epoch ends before its last, short batch
+    augment: tuple[str, ...] = ()  # random changes of training images: names of feddwa.engine.augment
+
+
+class Epoch(NamedTuple):
+    """An epoch of m rows."""
+
+    order: Tensor  # (m, longest) rows of the dataset; meaningless beyond a row's size
+    noise: Tensor  # (m,) the rows' keys
+    sizes: Tensor  # (m,) samples of each row, on the CPU
 
 
 @dataclass(frozen=True)
@@ -48,14 +63,15 @@ class Schedule:
     """What rows are to do: which step, on which samples, in which order."""
 
     step: Step
-    orders: list[tuple[Tensor, Tensor]]  # an epoch: rows of the dataset (m, longest) and noise keys (m,)
-    sizes: Tensor  # (m,) samples of each row's epoch, on the CPU
+    epochs: list[Epoch]
+    rows: int  # m
     width: int  # batch size
+    augment: tuple[str, ...] = ()  # random changes of the samples
     numbers: Stack = field(default_factory=dict)  # (m,) each: those of the step where it is a template
 
     def lifted(self) -> "Schedule":
         """The same with the numbers of the step in tensors, one for each row."""
-        rows, device = len(self.sizes), self.orders[0][0].device if self.orders else None
+        rows, device = self.rows, self.epochs[0].order.device if self.epochs else None
         values = numbers(self.step).items()
         lifted = {name: torch.full((rows,), value, dtype=torch.float64, device=device) for name, value in values}
         return self if self.numbers else replace(self, step=template(self.step), numbers=lifted)
@@ -105,20 +121,28 @@ class Engine:
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
         the clients still at work are always the first a rows: one that has finished costs nothing."""
-        sizes, width = schedule.sizes, schedule.width
-        by_length = torch.argsort(sizes // width, descending=True, stable=True)
+        schedule = schedule.lifted() if self.settings.schedule.varies else schedule
+        width, none = schedule.width, torch.zeros(schedule.rows, dtype=torch.int64)
+        by_length = torch.argsort(
+            sum((epoch.sizes // width for epoch in schedule.epochs), none), descending=True, stable=True
+        )
         work = take_parts(work, by_length)
         constants = take_parts({**constants, NUMBERS: schedule.numbers}, by_length)
-        program = self._program(schedule.step, work, constants)
+        program = self._program(schedule, work, constants)
         program.load(_flatten(work), _flatten(constants))
         self.module.train()
         with self.products():
-            for index, noise in schedule.orders:
-                place = by_length.to(index.device)
-                for rows, samples, key in calls(index[place], noise[place], sizes[by_length].tolist(), width):
+            for epoch in schedule.epochs:
+                place = by_length.to(epoch.order.device)
+                own = epoch.order[place], epoch.noise[place], epoch.sizes[by_length].tolist()
+                for rows, samples, key in calls(*own, width):
                     program.run(rows, samples, key)
-        new = _unflatten(program.read(len(sizes)), _layout(work))
+        new = _unflatten(program.read(schedule.rows), _layout(work))
         return take_parts(new, torch.argsort(by_length))
+
+    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """What `make` draws in a round: a pure function of the seed and of its name, made once where twins share it."""
+        return make()
 
     def score(self, asked: Rated) -> Sums:
         """How well rows do on their samples, vectorised."""
@@ -134,15 +158,16 @@ class Engine:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def _program(self, step: Step, work: Parts, constants: Parts) -> Program:
-        layout, fixed = _layout(work), _layout(constants)
-        known = (step, layout, fixed)
+    def _program(self, schedule: Schedule, work: Parts, constants: Parts) -> Program:
+        known = schedule.step, schedule.augment, _layout(work), _layout(constants)
         if known not in self.programs:
-            self.programs[known] = Program(_Vectorised(self, step, layout, fixed))
+            self.programs[known] = Program(_Vectorised(self, *known))
         return self.programs[known]
 
     def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+        if (template(step), samples) in self.flops:
+            return self.flops[template(step), samples]
         client = FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
         return self.flops_of(client, step, state, constants, samples)
 
@@ -169,18 +194,20 @@ class Engine:
 
 
 def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
-    """The calls of one epoch: (rows, their samples, their keys). Rows are sorted by descending number of full batches.
+    """The calls of one epoch: (rows, their samples, their keys).
 
-    First the full batches, of the first a rows each time; then the short ones, all rows with equally many samples left
-    together, so that no batch is padded and BatchNorm sees exactly what the plain loop shows it.
+    First the full batches: where rows are sorted by descending number of them, of the first a rows each time; then the
+    short ones, all rows with equally many samples left together, so that no batch is padded and BatchNorm sees exactly
+    what the plain loop shows it.
     """
     full = [size // width for size in sizes]
     step_keys = keys.fold(noise.unsqueeze(1), torch.arange(max(full) + 1, device=noise.device))  # (m, steps)
-    active = len(full)
+    in_order = all(one >= other for one, other in itertools.pairwise(full))
     for step in range(max(full)):
-        while full[active - 1] <= step:
-            active -= 1
-        yield active, index[:active, step * width : (step + 1) * width], step_keys[:active, step]
+        active = [row for row, count in enumerate(full) if count > step]
+        rows = len(active) if in_order else torch.tensor(active, device=index.device)
+        chosen = slice(rows) if isinstance(rows, int) else rows
+        yield rows, index[chosen, step * width : (step + 1) * width], step_keys[chosen, step]
     for rest in sorted({size % width for size in sizes} - {0}):
         rows = torch.tensor([row for row, size in enumerate(sizes) if size % width == rest])
         start = torch.tensor([full[row] for row in rows.tolist()])
@@ -197,6 +224,7 @@ class _Vectorised:
 
     engine: Engine
     step: Step
+    augment: tuple[str, ...]
     layout: Layout
     fixed: Layout
 
@@ -210,6 +238,9 @@ class _Vectorised:
         state, fixed = dict(work), dict(constants)
         client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
         step = with_numbers(self.step, fixed.pop(NUMBERS))
+        if self.augment and isinstance(batch.x, Tensor):
+            black = self.engine.data.black(self.engine.dtype)
+            batch = batch._replace(x=augment.stacked(self.augment, batch.x, black, key))
         new = step(client, state, batch, **fixed)
         return {**new, "buffers": client.buffers}
 

@@ -16,7 +16,7 @@ from feddwa.errors import InputError
 
 Metrics = Mapping[str, Metric]
 NOTHING: Metrics = MappingProxyType({})
-VALIDATION = "validation."  # begins the names of scores on held-out samples
+PARTS = ("validation", "central")  # of scores: on other samples than the client's test samples
 
 
 class MetricError(InputError):
@@ -24,38 +24,56 @@ class MetricError(InputError):
 
 
 class Scores(NamedTuple):
-    """How well each model does on its client's test samples and, where some are held out, on those."""
+    """How well each model does on its client's test samples and, where a run has them, on others."""
 
     accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
     loss: Tensor  # (m,) float64, mean
     metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where it is not defined
     validation: "Scores | None" = None  # the same on held-out training samples; NaN of a client that has none
+    central: "Scores | None" = None  # the same on all clients' test samples together
 
     def named(self) -> dict[str, Tensor]:
-        """Name -> (m,) of all of them; those on held-out samples are "validation.accuracy" and so on."""
-        held_out = {} if self.validation is None else self.validation.named()
-        validation = {f"{VALIDATION}{name}": value for name, value in held_out.items()}
-        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics, **validation}
+        """Name -> (m,) of all of them; those on other samples are "validation.accuracy", "central.loss" and so on."""
+        found = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+        for part in PARTS:
+            own: Scores | None = getattr(self, part)
+            found |= {} if own is None else {f"{part}.{name}": value for name, value in own.named().items()}
+        return found
 
     @classmethod
     def of(cls, named: Mapping[str, Tensor]) -> "Scores":
         """The reverse of `named`."""
-        mine = {name: value for name, value in named.items() if not name.startswith(VALIDATION)}
-        held_out = {name.removeprefix(VALIDATION): value for name, value in named.items() if name not in mine}
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in named.items():
+            part, _, own = name.rpartition(".")
+            parts.setdefault(part, {})[own] = value
+        mine = parts.pop("")
         metrics = {name: value for name, value in mine.items() if name not in ("accuracy", "loss")}
-        return cls(mine["accuracy"], mine["loss"], metrics, cls.of(held_out) if held_out else None)
+        return cls(mine["accuracy"], mine["loss"], metrics, **{part: cls.of(own) for part, own in parts.items()})
 
 
-def score_names(metrics: Iterable[str], validation: bool) -> tuple[str, ...]:
-    """The names of the scores of a run with these metrics, in the order of `Scores.named`."""
+def score_names(metrics: Iterable[str], parts: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of the scores of a run with these metrics and parts of PARTS, in the order of `Scores.named`."""
     own = ("accuracy", "loss", *metrics)
-    return (*own, *(f"{VALIDATION}{name}" for name in own)) if validation else own
+    return (*own, *(f"{part}.{name}" for part in parts for name in own))
 
 
 def map_scores(function: Callable[..., Tensor], *scores: Scores) -> Scores:
-    """`function` of each kind of score of one or several evaluations, which have the same kinds."""
+    """`function` of each kind of score that several evaluations share."""
     each = [values.named() for values in scores]
-    return Scores.of({name: function(*(values[name] for values in each)) for name in each[0]})
+    shared = [name for name in each[0] if all(name in values for values in each)]
+    return Scores.of({name: function(*(values[name] for values in each)) for name in shared})
+
+
+def unknown(clients: int, names: Iterable[str]) -> Scores:
+    """The scores of clients that were not evaluated: NaN."""
+    return Scores.of({name: torch.full((clients,), math.nan, dtype=torch.float64) for name in names})
+
+
+def spread(scores: Scores, places: Tensor, clients: int) -> Scores:
+    """Scores (k,) at their places (k,) among so many clients; NaN of all others."""
+    nobody = unknown(clients, scores.named())
+    return map_scores(lambda everybody, own: everybody.index_copy(0, places, own), nobody, scores)
 
 
 def evaluate(

@@ -6,7 +6,7 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -46,6 +46,10 @@ class Net:
     def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
+
+    def aside(self) -> "Net":
+        """The same for passes, in training mode, that leave the BatchNorm statistics of this one as they are."""
+        return replace(self)
 
 
 def call(module: nn.Module, state: dict[str, Tensor], x: NetworkInput) -> Tensor:

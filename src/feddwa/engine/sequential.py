@@ -6,13 +6,13 @@ keyed draws with the engine (batch order, dropout masks) and nothing else: no vm
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from feddwa.data.federated import Batch, NetworkInput
-from feddwa.engine import keys, torch_optimizers
+from feddwa.engine import augment, keys, torch_optimizers
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
 from feddwa.engine.functions import KeyedFunctions
@@ -66,6 +66,10 @@ class PlainNet:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
+    def aside(self) -> "PlainNet":
+        """The same for passes that leave the module's BatchNorm statistics as they are."""
+        return replace(self, module=copy.deepcopy(self.module))
+
 
 def load(module: nn.Module, values: Model) -> None:
     """Copy values into a module's parameters and buffers of those names."""
@@ -114,7 +118,7 @@ class SequentialTrainer(Trainer):
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         clients = [
             self._train_one(row_of_parts(work, number), row_of_parts(constants, number), schedule, number)
-            for number in range(len(schedule.sizes))
+            for number in range(schedule.rows)
         ]
         return {
             part: {name: torch.stack([client[part][name] for client in clients]) for name in stack}
@@ -136,11 +140,15 @@ class SequentialTrainer(Trainer):
 
     def _batches(self, module: nn.Module, schedule: Schedule, number: int) -> Iterator[tuple[PlainClient, Batch]]:
         """The batches of row `number` in their order, each with a client whose dropout has the batch's key."""
-        for order, noise in schedule.orders:
-            own = order[number, : schedule.sizes[number]]
-            for count, samples in enumerate(own.split(schedule.width)):
-                key = keys.fold(noise[number], count)
-                yield PlainClient(module, self.engine.loss, key), self.engine.data.batch(samples, self.engine.dtype)
+        for epoch in schedule.epochs:
+            own = epoch.order[number, : epoch.sizes[number]]
+            for count, samples in enumerate(own.split(schedule.width) if len(own) else ()):
+                key = keys.fold(epoch.noise[number], count)
+                batch = self.engine.data.batch(samples, self.engine.dtype)
+                if schedule.augment and isinstance(batch.x, Tensor):
+                    black = self.engine.data.black(self.engine.dtype)
+                    batch = batch._replace(x=augment.plain(schedule.augment, batch.x, black, key))
+                yield PlainClient(module, self.engine.loss, key), batch
 
 
 def _sgd(

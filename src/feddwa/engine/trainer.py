@@ -5,10 +5,11 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
-from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.network import Client, Completed, Objective, Step, descend, task_loss
 from feddwa.engine.optimizers import PLAIN, Optimizer
@@ -36,13 +37,27 @@ class Trainer:
 
     @property
     def lr(self) -> float:
-        """The run's learning rate."""
-        return self.engine.settings.lr
+        """The run's learning rate in this round."""
+        return self.rate(None)
+
+    def rate(self, own: float | None) -> float:
+        """A rate that an algorithm has beside the run's (None: the run's), under the run's schedule of rates."""
+        settings = self.engine.settings
+        return (settings.lr if own is None else own) * settings.schedule.factor(self.round)
+
+    @property
+    def local_steps(self) -> int | None:
+        """Batches that stand for a local epoch; None: an epoch is one."""
+        return self.engine.settings.local_steps
 
     @property
     def epochs(self) -> int:
         """The run's local epochs, E."""
         return self.engine.settings.epochs
+
+    def half_steps(self, place: int) -> int | None:
+        """Those of the first or second half of an epoch that is trained in two, by place 0 or 1."""
+        return None if self.local_steps is None else (self.local_steps + 1 - place) // 2
 
     @property
     def batch_size(self) -> int:
@@ -95,17 +110,19 @@ class Trainer:
         *,
         epochs: int | None = None,
         steps: int | None = None,
+        local_steps: int | None = None,
         batch_size: int | None = None,
         split: str = "train",
         purpose: str = "train",
         optimizer: Optimizer | None = None,
         name: str = "model",
     ) -> tuple[Parts, Memory]:
-        """Any step, for whole epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
+        """Any step, for epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
-        `steps` ends an epoch after so many batches; else its last short batch is kept. `step` must be hashable and the
-        same from round to round (a function, a method of a frozen dataclass, numbers as `engine/numbers.py` has them):
-        its compiled program is found by it.
+        An epoch is the client's samples in a new order, without the last, short batch under `--drop-last`; `steps` ends
+        it after so many batches. Under `--local-steps` S it is S batches, of as many such orders as that takes;
+        local_steps: another S. `step` must be hashable and the same from round to round (a function, a method of a
+        frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is found by it.
 
         The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state belongs to the model: where
         this is given the very model (the same tensors) that it has made before in this round, the state of that
@@ -121,12 +138,23 @@ class Trainer:
         step = with_optimizer(step, optimizer)
         epochs = self.epochs if epochs is None else epochs
         width = batch_size or self.batch_size
-        states = self._optimizer_states(step, state, memory, name)
+        local_steps = self.local_steps if local_steps is None else local_steps
+        sizes = self._whole_batches(split, width) if self.engine.settings.drop_last else self.sizes(split)
+        if steps is None and local_steps is not None:
+            batches = self._single_batches(split, purpose, sizes, width, epochs * local_steps)
+        else:
+            sizes = sizes if steps is None else sizes.clamp(max=steps * width)
+            batches = [Epoch(*self._order(split, purpose, epoch), sizes) for epoch in range(epochs)]
+        schedule = Schedule(step, batches, len(self.ids), width, self.engine.settings.augment)
+        return self._run(schedule, state, memory, constants, name)
+
+    def _run(
+        self, schedule: Schedule, state: Parts, memory: Memory, constants: Parts, name: str = "model"
+    ) -> tuple[Parts, Memory]:
+        """The state after a schedule, and the memory with BatchNorm statistics and kept optimiser's state moved on."""
+        states = self._optimizer_states(schedule.step, state, memory, name)
         own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
         work = {**state, **own, "buffers": memory["buffers"]}
-        orders = [self._order(split, purpose, epoch) for epoch in range(epochs)]
-        sizes = self.sizes(split) if steps is None else self.sizes(split).clamp(max=steps * width)
-        schedule = Schedule(step, orders, sizes, width)
         self._count_flops(work, constants, schedule)
         new = dict(self._advance(work, constants, schedule))
         memory = {**memory, "buffers": new.pop("buffers")}
@@ -176,27 +204,61 @@ class Trainer:
         The BatchNorm statistics that this moves on are dropped.
         """
         start, fixed = {"total": zeros(model)}, {"model": model}
-        state, _ = self.train(
-            _add_gradient, start, memory, fixed, epochs=1, split=split, purpose=purpose, optimizer=PLAIN
-        )
+        epoch = Epoch(*self._order(split, purpose, 0), self.sizes(split))
+        schedule = Schedule(_add_gradient, [epoch], len(self.ids), self.batch_size)
+        state, _ = self._run(schedule, start, memory, fixed)
         return scale(1 / self.sizes(split).clamp(min=1).double(), state["total"])
+
+    def _whole_batches(self, split: str, width: int) -> Tensor:
+        """(m,) samples of each client in whole batches alone."""
+        sizes = self.sizes(split)
+        for client, size in zip(self.ids.tolist(), sizes.tolist(), strict=True):
+            if size < width:
+                raise InputError(
+                    f"--drop-last: client {self.engine.data.client_name(client)} has {size} samples to train on, less "
+                    f"than a batch of {width}; take a smaller --batch-size"
+                )
+        return sizes - sizes % width
+
+    def _single_batches(self, split: str, purpose: str, sizes: Tensor, width: int, steps: int) -> list[Epoch]:
+        """So many batches of every client, each as an epoch: all of an order, then those of a new one."""
+        per_order, device = -(-sizes // width), self.engine.data.device  # (m,) batches
+        count = -(-steps // int(per_order.min())) if steps else 0
+        drawn = [self._order(split, purpose, epoch) for epoch in range(count)]
+        padding = int(per_order.max()) * width
+        orders = torch.stack([F.pad(order, (0, padding - order.shape[1])) for order, _ in drawn]) if drawn else None
+        found, rows = list[Epoch](), torch.arange(len(sizes), device=device)
+        for step in range(steps):
+            turn, place = step // per_order, step % per_order  # (m,) which order, which batch of it
+            left = (sizes - place * width).clamp(max=width)
+            at = (turn.to(device), rows)
+            columns = (place * width).to(device).unsqueeze(1) + torch.arange(width, device=device)
+            assert orders is not None
+            noise = keys.fold(torch.stack([noise for _, noise in drawn])[at], place.to(device))
+            found.append(Epoch(orders[at].gather(1, columns), noise, left))
+        return found
 
     def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
         own, device = self.engine.data.splits[split], self.engine.data.device
-        ids = self.ids.to(device)
-        stream = f"{purpose}/{STREAMS.get(split, split)}"
-        key = keys.key(self.seed, stream, self.round, ids, epoch)
-        order = keys.permutations(key, own.sizes[self.ids])
-        return own.index[ids].gather(1, order), keys.fold(key, 1)
+
+        def draw() -> tuple[Tensor, Tensor]:
+            ids, stream = self.ids.to(device), f"{purpose}/{STREAMS.get(split, split)}"
+            key = keys.key(self.seed, stream, self.round, ids, epoch)
+            order = keys.permutations(key, own.sizes[self.ids])
+            return own.index[ids].gather(1, order), keys.fold(key, 1)
+
+        return self.engine.draw(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""
         first, fixed, width = row_of_parts(work, 0), row_of_parts(constants, 0), schedule.width
-        full, rest = schedule.sizes // width, schedule.sizes % width  # (m,) each
-        cost = {b: self._step_flops(schedule.step, first, fixed, b) for b in {width, *rest.tolist()} if b}
-        short = torch.tensor([cost.get(b, 0) for b in rest.tolist()], dtype=torch.float64)
-        self.flops += len(schedule.orders) * (full * cost[width] + short)
+        sizes = torch.stack([epoch.sizes for epoch in schedule.epochs] or [torch.zeros(schedule.rows)]).long()
+        rest = sizes % width  # (epochs, m)
+        cost = {b: self._step_flops(schedule.step, first, fixed, b) for b in {width, *rest.unique().tolist()} if b}
+        for samples, flops in cost.items():
+            batches = sizes // width if samples == width else rest == samples
+            self.flops += batches.sum(0) * flops
 
     def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """FLOPs of one client's step."""

@@ -89,7 +89,8 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
 def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> RecordDict:
     """Evaluate personalised models, train the rows that were asked for, evaluate those again.
 
-    content: record "task" and the messages "deliver" and "download"; the latter is left out where both are the same.
+    content: record "task" and the messages "deliver", where somebody is evaluated, and "download", which is left out
+    where both are the same.
     Returns records "scores" and "state" and, where clients trained, the message "upload".
     """
     task = codec.settings(content, "task")
@@ -103,9 +104,11 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
     memory, remembered = node.load_memory(folder, me, round)
     device = me.client_side.engine.data.device
-    delivered = codec.unpack("deliver", content, len(tested), device)
-    before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
-    scores = _scores("before", before)
+    scores: dict[str, Tensor] = {}
+    if tested:
+        delivered = codec.unpack("deliver", content, len(tested), device)
+        before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
+        scores |= _scores("before", before)
     reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
     if last:
         mine, engine = me.rows[tested_at], me.client_side.engine
@@ -119,7 +122,7 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
         if not own:
             download = take_parts(download, _places(tested, trains))
         upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_parts(memory, trains_at))
-        after = me.client_side.trained_scores(me.rows[trains_at], round, upload, new)
+        after = me.client_side.trained_scores(me.rows[trains_at], round, upload, new, me.rows[tested_at])
         # The server will refuse the other updates, so their clients keep the memory from before the round.
         finite = updates.finite(upload, len(trains)).nonzero().flatten()
         node.save_memory(folder, round, put_parts(memory, trains_at[finite], take_parts(new, finite)))

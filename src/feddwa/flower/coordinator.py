@@ -23,7 +23,7 @@ from feddwa.engine import Cohort, Memory, ServerState, keys
 from feddwa.engine.evaluate import score_names
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, to_devices
-from feddwa.federation import Round
+from feddwa.federation import Round, to_evaluate
 from feddwa.flower import codec
 from feddwa.flower.exchange import exchange
 from feddwa.flower.participation import Participation
@@ -41,7 +41,6 @@ class Outcome:
     """The result of one round."""
 
     round: Round  # its cohort: the clients whose update was used
-    answered: list[int]  # clients whose personalised models were evaluated
     wire: Mapping[str, int]  # bytes of all arrays sent "down" and "up", headers included
 
 
@@ -114,7 +113,7 @@ class Coordinator:
         """One exchange of messages; trains: rows of the cohort; last: nodes save their personalised models."""
         costs, device = Costs(), self.probe.client_side.engine.data.device
         assignments = {node: self._assignment(member, set(trains), last) for node, member in self.nodes.online.items()}
-        assignments = {node: assignment for node, assignment in assignments.items() if assignment.tested}
+        assignments = {node: assignment for node, assignment in assignments.items() if assignment.asked}
         with costs.phase("server", device):
             contents = {node: self._content(assignment, last) for node, assignment in assignments.items()}
         with costs.phase("exchange", device):
@@ -128,20 +127,27 @@ class Coordinator:
         with costs.phase("server", device):
             download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
             signature = self.probe.upload_signature(download, self.memory, self.round + 1) if trains else {}
-            scores = score_names(self.probe.client_side.engine.metrics, self.config.validation > 0)
+            parts = ["validation"] if self.config.validation else []
+            scores = score_names(self.probe.client_side.engine.metrics, parts)
             expected = Expected(signature, 1e6 * self.config.max_megabytes, device, scores)
             replies = collect_replies(assignments, answers, expected, self.registry.clients, missing)
             self._warn_of_lost_memory(replies.remembered)
             costs.bytes_down = message_bytes(download)
             result = self._advance(replies, costs, last)
             self._admit({node: answers[node] for node in asked})
-        result = dataclasses.replace(result, missing=dict(sorted(missing.items())))
-        return Outcome(result, replies.answered, wire)
+        answered = torch.tensor(replies.answered, dtype=torch.int64)
+        result = dataclasses.replace(result, missing=dict(sorted(missing.items())), evaluated=answered)
+        return Outcome(result, wire)
 
     def _assignment(self, member: str, cohort: set[int], last: bool) -> Assignment:
         rows = self.registry.rows[member]
         trains = [row for row in rows if row in cohort]
-        return Assignment(member, rows, rows if self.config.evaluate_absent or last else trains, trains)
+        if last:
+            return Assignment(member, rows, rows, trains)
+        due = self.round % self.config.eval_every == 0
+        sample = to_evaluate(self.config.seed, self.registry.clients, self.config.eval_clients if due else 0).tolist()
+        tested = sorted({*sample} & {*(rows if self.config.evaluate_absent else trains)})
+        return Assignment(member, rows, tested, trains)
 
     def _content(self, assignment: Assignment, last: bool) -> RecordDict:
         """Message to the node of an assignment."""
@@ -157,13 +163,11 @@ class Coordinator:
                 "last": last,
             }
         )
-        content: dict[str, Any] = {
-            "task": task,
-            **codec.pack("deliver", self.server_side.deliver(self.state, self._cohort(assignment.tested))),
-        }
-        if (
-            assignment.trains and type(self.algorithm).deliver is not Algorithm.deliver
-        ):  # else both messages are the same
+        content: dict[str, Any] = {"task": task}
+        if assignment.tested:
+            content |= codec.pack("deliver", self.server_side.deliver(self.state, self._cohort(assignment.tested)))
+        both = type(self.algorithm).deliver is Algorithm.deliver and set(assignment.trains) <= set(assignment.tested)
+        if assignment.trains and not both:  # else both messages are the same
             content |= codec.pack("download", self.server_side.download(self.state, self._cohort(assignment.trains)))
         return RecordDict(content)
 

@@ -26,6 +26,11 @@ class Assignment:
     tested: list[int]  # those whose personalised models are evaluated
     trains: list[int]  # those that train
 
+    @property
+    def asked(self) -> list[int]:
+        """Those that do either."""
+        return sorted({*self.tested, *self.trains})
+
 
 @dataclass(frozen=True)
 class Replies:
@@ -73,7 +78,7 @@ def collect_replies(
         except Malformed as error:
             reason = answer if isinstance(answer, str) else f"{INVALID}: {error}"
             log(WARNING, "feddwa: clients %s: %s", assignment.rows, reason)
-            missing |= dict.fromkeys(assignment.tested, reason)
+            missing |= dict.fromkeys(assignment.asked, reason)
             continue
         for name, own in reply.before.named().items():
             before[name][assignment.tested] = own

@@ -13,7 +13,6 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
@@ -23,7 +22,7 @@ from torch import Tensor
 from feddwa import checkpoint
 from feddwa.callbacks import Callbacks, Entry, Run
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.engine import Cohort, map_scores
+from feddwa.engine import map_scores
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
@@ -178,19 +177,16 @@ def metric_lines(
 
     test_sizes, validation_sizes: (N,); last: the final evaluation, which follows the last round.
     """
-    result, answered = outcome.round, torch.tensor(outcome.answered, dtype=torch.int64)
-    before = map_scores(lambda values: values[answered], result.before)
-    number, cohort = result.cohort.round, result.cohort
-    held_out = None if validation_sizes is None else validation_sizes[answered]
+    result, number, answered = outcome.round, outcome.round.cohort.round, outcome.round.evaluated
+    assert answered is not None
     if last:
+        before = map_scores(lambda values: values[answered], result.before)
+        held_out = None if validation_sizes is None else validation_sizes[answered]
         line = metrics.final_line(before, test_sizes[answered], number - 1, validation_sizes=held_out)
         line |= {"missing": metrics.by_reason(result.missing)} if result.missing else {}
+        line |= {"evaluated": len(answered)} if len(answered) < len(test_sizes) else {}
         clients = metrics.client_line(number, result.before, None, None)
     else:
-        places = Cohort(torch.searchsorted(answered, cohort.ids), cohort.sizes, number)
-        known = dataclasses.replace(result, cohort=places, before=before)
-        line = metrics.round_line(known, test_sizes[answered], validation_sizes=held_out)
-        clients = metrics.client_line(number, result.before, result.after, cohort.ids)
-    if len(answered) < len(test_sizes):
-        line["evaluated"] = len(answered)
+        line = metrics.round_line(result, test_sizes, validation_sizes=validation_sizes)
+        clients = metrics.client_line(number, result.before, result.after, result.cohort.ids)
     return line | {"wire": dict(outcome.wire)}, clients

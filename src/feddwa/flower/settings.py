@@ -41,6 +41,7 @@ class FlowerConfig(RunConfig):
     def _check(self) -> None:
         super()._check()
         require(not self.fault, "--fault", self.fault, "left to the simulator: `feddwa run --fault`")
+        require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
         for name in ("min_nodes", "min_clients"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
         for name in ("wait", "deadline", "max_megabytes"):

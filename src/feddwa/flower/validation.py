@@ -58,7 +58,8 @@ class ShapeProbe:
         x, y = inputs.blank(SAMPLES + 1), layout.blank(targets, SAMPLES + 1)
         rows = np.arange(SAMPLES + 1)
         dataset = Dataset(config.dataset, x, y, SAMPLES, classes)
-        plain = replace(config, validation=0.0, early_stop=None)  # held-out samples are no part of an upload
+        # Held-out samples are no part of an upload, and five samples may be less than a batch.
+        plain = replace(config, validation=0.0, early_stop=None, drop_last=False)
         engine: Engine = make_engine(plain, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
         side = ClientSide.of(config.make_algorithm(), engine, config.batchnorm, chunk=1)
         return cls(side, dataset, *engine.initial(), head_parameters(engine.module))

@@ -7,6 +7,7 @@ fetched unless hf: names a model of the hub.
 import difflib
 import importlib
 import inspect
+import logging
 import os
 import re
 import typing
@@ -143,6 +144,7 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
     local = os.path.exists(name)
     if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise Unfit("there is no such file or folder; must be a config.json, a folder with one, or a name of the hub")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells every attempt to reach the hub
     package.logging.set_verbosity_error()
     package.logging.disable_progress_bar()
     config = _configuration(package, name, local)

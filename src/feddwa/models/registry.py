@@ -17,8 +17,6 @@ from feddwa.models.paper import cifar_cnn, emnist_cnn, emnist_small, resnet8, re
 from feddwa.models.small import cnn, cnn1d, digits_cnn, linear, mlp, transformer
 from feddwa.plugins import Unfit
 
-FAILURES = (RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, NotImplementedError)
-
 
 @dataclass(frozen=True)
 class Model:
@@ -95,7 +93,7 @@ MODELS: dict[str, Model] = {
 def adopt(build: Any) -> Model:
     """A class or function from outside the package as a model."""
     if not callable(build) or isinstance(build, nn.Module):
-        raise Unfit(f"is a {type(build).__name__}, must be a class or a function that makes an nn.Module")
+        raise Unfit("must be an nn.Module, or a class or function that makes one")
     plugins.signature(build)
     return Model(build, "the samples that its code takes", lambda inputs: True)
 
@@ -145,7 +143,7 @@ def _build(model: Model, name: str, inputs: Inputs, classes: int, values: Mappin
         return model.build(**{key: value for key, value in offered.items() if key in names} | dict(values))
     except InputError as error:
         raise InputError(f"--model {name}: {error}" if "--model" not in str(error) else str(error)) from None
-    except FAILURES as error:
+    except Exception as error:  # a constructor raises what it likes
         why = f"{type(error).__name__}: {one_line(str(error).strip() or 'no message')}"
         raise InputError(f"--model {name}: cannot be made for {inputs} and {classes} classes: {why}") from error
 

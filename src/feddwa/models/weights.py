@@ -48,7 +48,10 @@ def load(module: nn.Module, name: str, file: str) -> nn.Module:
     if misfits:
         more = f" and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else ""
         why = "; ".join(misfits[:SHOWN]) + more
-        raise InputError(f"--model {name}: the parameters do not fit what {label(name)} makes: {one_line(why)}")
+        raise InputError(
+            f"--model {name}: the parameters do not fit what {label(name)} makes: {one_line(why)}; "
+            "--model-arg gives the arguments of its constructor"
+        )
     module.load_state_dict({key: values[key] for key in values if key in own and key not in unlike}, strict=False)
     if fresh := [key for key in own if key in unlike or key not in values]:
         tell_once(f"--model {name}: new initial values for {', '.join(fresh)}, which the file has in another shape")

@@ -38,13 +38,15 @@ def curves(methods: Sequence[Method], path: str | Path) -> None:
     with _figure(path, width, height) as figure:
         axis = figure.subplots()
         for place, (style, method) in enumerate(zip(styles_of(methods), methods, strict=True)):
-            rounds = np.arange(len(method.curve))
+            rounds = np.flatnonzero(np.isfinite(method.curve))  # those that were evaluated
             axis.plot(
-                rounds, method.curve, color=style.light, linestyle=style.dash, label=method.name,
+                rounds, method.curve[rounds], color=style.light, linestyle=style.dash, label=method.name,
                 marker=MARKERS[place % len(MARKERS)], markersize=3.5, markevery=(place % 5, max(1, len(rounds) // 8)),
             )  # fmt: skip
             if len(method.runs) > 1:
-                axis.fill_between(rounds, *method.band, color=style.light, alpha=0.15, linewidth=0)
+                axis.fill_between(
+                    rounds, *(edge[rounds] for edge in method.band), color=style.light, alpha=0.15, linewidth=0
+                )
         axis.set(xlabel="finished rounds", ylabel=methods[0].measure.head, xlim=(0, None))
         figure.legend(loc="outside right center", handlelength=2.6)
 

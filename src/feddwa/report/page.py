@@ -28,6 +28,7 @@ from feddwa.results.compare import (
     seeds_lacking,
     unequal_seeds,
 )
+from feddwa.results.fairness import fairness
 from feddwa.results.methods import Method, by_method
 from feddwa.results.record import Record
 from feddwa.storage import write_whole
@@ -151,7 +152,16 @@ def _costs(methods: Sequence[Method]) -> str:
     gained = f"{escape(over_whom(base))}<br>(95 % CI)" if several else measure.gains.replace(", ", ",<br>")
     gains = (gained, *(["n"] if several else []), "clients<br>that gained")
     best = f"best{', %' if measure.unit else ''}<br>(after round)"
-    heads = ("method", measure.head, best, *gains, *map(escape, metrics), *COSTS)
+    heads = (
+        "method",
+        measure.head,
+        best,
+        *gains,
+        "worst tenth<br>of clients",
+        "std over<br>clients",
+        *map(escape, metrics),
+        *COSTS,
+    )
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     rows = "".join(f"<tr>{_cost_cells(method, methods, metrics, several)}</tr>" for method in methods)
     note = (
@@ -179,6 +189,7 @@ def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str
         f"{measure.number(best.mean)} ({', '.join(rounds)})",
         *([lead_in_words(method, reference(methods)), count] if several else [over]),
         "" if gain is None else f"{gain.winners} of {len(gain.clients)}",
+        *_over_clients(method),
         *(f"{method.metrics[name][-1]:.4g}" for name in metrics),
         human_bytes(round(method.traffic)),
         human_bytes(round(method.total("bytes"))),
@@ -186,6 +197,15 @@ def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str
         human_seconds(method.total("seconds")),
     ]
     return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _over_clients(method: Method) -> tuple[str, str]:
+    """The worst tenth and the standard deviation over clients, mean over seeds."""
+    found = [each for run in method.runs if (each := fairness(run.final, run.measure.sign)) is not None]
+    if not found:
+        return "", ""
+    worst, std = (float(np.mean([getattr(each, name) for each in found])) for name in ("worst_tenth", "std"))
+    return method.measure.number(worst), method.measure.number(std)
 
 
 def _setup(methods: Sequence[Method]) -> str:

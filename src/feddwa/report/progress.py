@@ -78,7 +78,9 @@ class Tally:
 
     def add(self, line: Line, seed: int = 0) -> None:
         """Take in a line of metrics.jsonl; seed: of its run, where there are several."""
-        self.scores[seed], accuracy = score(line), line["before"]["all"]
+        accuracy = line["before"]["all"]
+        if line.get("evaluated") != 0:
+            self.scores[seed] = score(line)
         if accuracy is not None and (self.best is None or accuracy > self.best[0]):
             self.best = (accuracy, line["round"] - 1)
         self.round = max(self.round, min(line["round"], self.rounds))

@@ -1,6 +1,6 @@
 """Results as tables in the terminal, and the paths of what was written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from feddwa.results.compare import (
     seeds_lacking,
     unequal_seeds,
 )
+from feddwa.results.fairness import fairness
 from feddwa.results.findings import Finding
 from feddwa.results.methods import Method, setting_name
 from feddwa.results.plot import Panel, draw_weights, terminal_weights
@@ -52,12 +53,24 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
+    for line in _fairness(runs):
+        console.print(line, highlight=False)
     for name, run in runs.items():
         if "before.honest" in run.series:
             honest = run.series["before.honest"]
             console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {honest.max():.2f}", highlight=False
+                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
             )
+
+
+def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
+    """How unequal clients are served, a line for every run in which somebody was evaluated."""
+    for name, run in runs.items():
+        found = fairness(run.final, run.measure.sign, client_gains(run, runs.get("local")))
+        if found is not None:
+            alone = "" if found.below_local is None else f", {found.below_local:.0f} % of clients below Local"
+            worst, std = map(run.measure.number, (found.worst_tenth, found.std))
+            yield f"{name}: worst tenth of clients {worst}, standard deviation {std}{alone}"
 
 
 def show_seeds(console: Console, methods: Sequence[Method]) -> None:

@@ -72,6 +72,9 @@ def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
         _expect(last or _has_costs(line), path, f"{where} lacks participants or what they sent, computed or took")
         _expect(_is_metrics(line.get("metrics_before", {})), path, f"{where}: a metric is no number")
         _expect("after" not in line or _is_series(line["after"]), path, f"{where} has no accuracies after training")
+        central = line.get("central", {"all": None})
+        valid = isinstance(central, dict) and "all" in central and all(map(_percent, central.values()))
+        _expect(valid and _is_loss(line.get("loss_central")), path, f"{where} has no accuracy of all test data")
         for when in ("validation", "validation_after"):
             valid = when not in line or (_is_series(line[when]) and _is_loss(line.get(f"loss_{when}", "none")))
             _expect(valid, path, f"{where} has no accuracies or no loss on {when.replace('_', ' ')}")
@@ -91,10 +94,10 @@ def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
         _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
         known = isinstance(line.get("before"), list) and all(map(_percent, line["before"]))
         _expect(known, path, f"{where} lacks some client's accuracy")
-        own = line.get("loss_before") if losses else line["before"]
+        own = line.get("loss_before", [] if not line["before"] else None) if losses else line["before"]
         told = isinstance(own, list) and len(own) == len(line["before"])
         _expect(told and all(each is None or _number(each) for each in own), path, f"{where} lacks some client's loss")
-    return [line["loss_before" if losses else "before"] for line in lines]
+    return [line.get("loss_before" if losses else "before", []) for line in lines]
 
 
 def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
@@ -112,7 +115,7 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
     lists = all(isinstance(values, list) and all(map(_percent, values)) for values in series.values())
     _expect(lists and len(series.get("before.all", ())) > 1, path, f"{where}: series is not one of accuracies")
     lengths = {
-        len(values) - (name.startswith(("before.", "validation.")) and "participants" not in name)
+        len(values) - (name.startswith(("before.", "validation.", "central.")) and "participants" not in name)
         for name, values in series.items()
     }
     _expect(len(lengths) == 1, path, f"{where}: series are not of the same rounds")

@@ -249,7 +249,8 @@ class Reached(NamedTuple):
 
 def within(run: Record, cost: str, budget: float) -> Reached | None:
     """The last models that were made within a budget of all clients together; None: not one round was within it."""
-    rounds = int(np.flatnonzero(run.spent(cost) <= budget * (1 + SLACK))[-1])
+    affordable = run.spent(cost) <= budget * (1 + SLACK)
+    rounds = int(np.flatnonzero(affordable & (np.isfinite(run.curve) | (run.rounds == 0)))[-1])
     return Reached(float(run.curve[rounds]), rounds) if rounds else None
 
 

@@ -17,7 +17,8 @@ findings    what went wrong: (level, text)
 groups      (N,) the true group of each client, where there are any
 in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
             share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
-summary     for people, in record.json only: best, last and mean of the last ten of every series
+summary     for people, in record.json only: best, last and mean of the last ten of every series; over clients the
+            worst tenth and the standard deviation, where they have accuracies
 weights     in published results only, where a figure needs them: round -> P in thousandths
 preferred   beside it: round -> of every client the others of largest affinity, best first
 """
@@ -34,8 +35,10 @@ from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.params import fields_of
 from feddwa.plugins import ALGORITHMS, PARTITIONS, label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
+from feddwa.results.fairness import fairness
 from feddwa.results.findings import Finding
-from feddwa.results.metrics import Line, metric_series, series
+from feddwa.results.metrics import Line
+from feddwa.results.summary import metric_series, series
 from feddwa.results.weights import Weights
 
 VERSION = 1
@@ -108,7 +111,7 @@ def make(
         "series": series(lines),
         "clients": list(clients),
         "findings": [list(finding) for finding in findings],
-        "summary": dict(summary),
+        "summary": {**summary, **_fairness(clients)},
     }
     if "stopped" in summary:
         content["stopped"] = summary["stopped"]
@@ -117,6 +120,12 @@ def make(
     if groups is not None:
         content["groups"], content["in_group"] = groups.tolist(), _in_group(lines, weights, groups)
     return content
+
+
+def _fairness(clients: Sequence[float | None]) -> dict[str, Any]:
+    """Of the clients' accuracies in percent: the worst tenth's mean and the standard deviation."""
+    found = fairness(np.array(clients, dtype=float))
+    return {} if found is None else {"fairness": {"worst_tenth": found.worst_tenth, "std": found.std}}
 
 
 def _in_group(lines: Sequence[Line], weights: Iterable[Weights], groups: np.ndarray) -> dict[str, list[float]]:

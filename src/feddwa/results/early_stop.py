@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from feddwa.results.metrics import Line, validation_score
+from feddwa.results.metrics import Line
+from feddwa.results.summary import validation_score
 
 
 @dataclass
@@ -22,10 +23,10 @@ class EarlyStop:
 
     def add(self, line: Line) -> None:
         """Take in a line of metrics.jsonl."""
-        score = validation_score(line)
-        if score is None:
+        if line.get("evaluated") == 0:
             return
-        if score > self.best:
+        score = validation_score(line)
+        if score is not None and score > self.best:
             self.best, self.best_round, self.failed = score, line["round"] - 1, 0
         else:
             self.failed += 1

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from feddwa.data.describe import Description
-from feddwa.results.metrics import Line, summarise_missing
+from feddwa.results.metrics import Line
+from feddwa.results.summary import summarise_missing
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE
 
 Level = Literal["ok", "note", "warning", "error"]
@@ -97,6 +98,11 @@ def clients_in_words(clients: Sequence[int] | np.ndarray, name: Callable[[int], 
     return f"{len(clients)} client{'s' * (len(clients) > 1)} ({few})"
 
 
+def who_have(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = str) -> str:
+    """ "1 client (2) has", "2 clients (0, 5) have"."""
+    return f"{clients_in_words(clients, name)} {'has' if len(clients) == 1 else 'have'}"
+
+
 class Guess(NamedTuple):
     """What is reached without learning anything, in percent, mean over clients."""
 
@@ -157,7 +163,7 @@ def _guessing(lines: Sequence[Line], test_counts: np.ndarray | None, finished: b
 
 
 def _unchanged(lines: Sequence[Line]) -> Iterator[Finding]:
-    losses = {line["loss_before"] for line in lines}
+    losses = {line["loss_before"] for line in lines if line.get("evaluated") != 0}
     if len(lines) > 1 and len(losses) == 1 and None not in losses:
         told = f"the loss is {losses.pop()} before and after {_count(len(lines) - 1, 'round')}"
         yield Finding("warning", f"{told}: nothing was learnt; raise --lr")

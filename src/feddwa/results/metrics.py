@@ -5,8 +5,7 @@ None here and null in the files.
 """
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,8 +17,6 @@ from feddwa.federation import Round
 
 Line = Mapping[str, Any]
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
-SERIES = ("before", "after", "validation", "validation_after")  # of accuracies, in a line
-NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
 def round_line(
@@ -32,23 +29,30 @@ def round_line(
     "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
     clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
-    "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients that have
-    some; `validation_sizes`: (N,) how many, None where nothing is held out.
+    "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
+    training, on all clients' test data together. "validation" and "validation_after" are as "before" and "after" on
+    held-out training data, of the clients that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
-    ids, costs = result.cohort.ids, result.costs
-    after = map_scores(lambda old, new: old.index_copy(0, ids, new), result.before, result.after)
-    missing = by_reason(result.missing)
+    cohort, costs, missing = result.cohort.ids, result.costs, by_reason(result.missing)
+    after = map_scores(lambda old, new: old.index_copy(0, cohort, new), result.before, result.after)
+    who = torch.arange(len(test_sizes)) if result.evaluated is None else result.evaluated
+    before, after = (map_scores(lambda values: values[who], scores) for scores in (result.before, after))
+    ids = torch.searchsorted(who, cohort[torch.isin(cohort, who)])  # participants' places among those evaluated
+    sizes, honest = test_sizes[who], None if honest is None else honest[who]
+    held_out = None if validation_sizes is None else validation_sizes[who]
+    everybody = len(who) == len(test_sizes)
     return {
         "round": result.cohort.round,
-        "before": _series(result.before.accuracy, test_sizes, ids, honest),
-        "after": _series(after.accuracy, test_sizes, ids, honest),
-        "loss_before": _mean(result.before.loss),
+        **({} if everybody else {"evaluated": len(who)}),
+        "before": _series(before.accuracy, sizes, ids, honest),
+        "after": _series(after.accuracy, sizes, ids, honest),
+        "loss_before": _mean(before.loss),
         "loss_after": _mean(after.loss),
-        **_metrics("before", result.before),
+        **_metrics("before", before),
         **_metrics("after", after),
-        "participants": len(ids),
+        "participants": len(cohort),
         "bytes_down": costs.bytes_down,
         "bytes_up": costs.bytes_up,
         "flops": round(float(costs.flops.mean())) if len(costs.flops) else 0,
@@ -56,8 +60,9 @@ def round_line(
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
         **_numbers(result.info),
-        **_validation("validation", result.before, validation_sizes, ids, honest),
-        **_validation("validation_after", after, validation_sizes, ids, honest),
+        **_validation("validation", before, held_out, ids, honest),
+        **_validation("validation_after", after, held_out, ids, honest),
+        **_central(before),
     } | ({"missing": missing} if missing else {})
 
 
@@ -96,7 +101,14 @@ def final_line(
         "loss_before": _mean(scores.loss),
         **_metrics("before", scores),
         **_validation("validation", scores, validation_sizes, None, honest),
+        **_central(scores),
     }
+
+
+def _central(scores: Scores) -> dict[str, Any]:
+    """The mean over clients' models of what each reaches on all clients' test samples; of a global model its own."""
+    own = scores.central
+    return {} if own is None else {"central": {"all": _mean(100 * own.accuracy)}, "loss_central": _mean(own.loss)}
 
 
 def _validation(
@@ -147,120 +159,6 @@ def _of_clients(when: str, scores: Scores) -> dict[str, Any]:
 
 def _numbers_of(values: Tensor) -> list[float | None]:
     return [_number(value, 6) for value in values.tolist()]
-
-
-def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
-    """Accuracies by round: "before.all", ..., "validation.all_weighted", as in the lines of metrics.jsonl."""
-    names = {f"{when}.{name}": None for line in lines for when in SERIES for name in line.get(when, {})}
-    pairs = {each: each.split(".") for each in names}
-    return {
-        each: [line[when][name] for line in lines if name in line.get(when, {})] for each, (when, name) in pairs.items()
-    }
-
-
-def summarise(lines: Sequence[Line]) -> dict[str, Any]:
-    """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before.
-
-    `best_round` is the round after which the models were best; 0 = the models before the first round.
-    """
-    found = {name: milestones(values, int("after." in name)) for name, values in series(lines).items()}
-    return {**found["before.all"], "series": found}
-
-
-def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
-    """The same of the loss before training, mean over all clients; the best is the smallest."""
-    upside_down = milestones([_minus(line["loss_before"]) for line in lines])
-    return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
-
-
-def validation_score(line: Line) -> float | None:
-    """What models are chosen by, the larger the better: accuracy on held-out data, or less their loss without one.
-
-    Mean over clients, unweighted, of the models from before the line's round.
-    """
-    accuracy = line.get("validation", {}).get("all")
-    return accuracy if accuracy is not None else _minus(line.get("loss_validation"))
-
-
-def summarise_validation(lines: Sequence[Line]) -> dict[str, Any]:
-    """Best, last and mean of the last ten on held-out data, by accuracy, or by loss where there is none.
-
-    "test_at_best": the test accuracy (loss) of all clients after the round that validation data would choose, which,
-    other than the best test accuracy, nobody has looked for among the test data.
-    """
-    by_accuracy = any(line.get("validation", {}).get("all") is not None for line in lines)
-    told = milestones([validation_score(line) for line in lines])
-    if not by_accuracy:
-        told = {key: value if key == "best_round" else _minus(value) for key, value in told.items()}
-    best = None if told["best_round"] is None else lines[told["best_round"]]
-    test = None if best is None else best["before"]["all"] if by_accuracy else best["loss_before"]
-    return {"measure": "accuracy" if by_accuracy else "loss", **told, "test_at_best": test}
-
-
-def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, list[float | None]]]:
-    """Metric -> "before" and "after" training -> its mean over clients, by round."""
-    names = lines[0].get("metrics_before", {})
-    return {
-        name: {
-            when: [line[f"metrics_{when}"][name] for line in lines if f"metrics_{when}" in line]
-            for when in ("before", "after")
-        }
-        for name in names
-    }
-
-
-def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
-    """Of every metric, before training: the last, the mean of the last ten, and the highest and lowest of all rounds.
-
-    Which of these is the best is the metric's own affair.
-    """
-    found = {}
-    for name, own in metric_series(lines).items():
-        told, known = milestones(own["before"]), [value for value in own["before"] if value is not None]
-        extremes = {"highest": max(known, default=None), "lowest": min(known, default=None)}
-        found[name] = {"last": told["last"], "mean_last_10": told["mean_last_10"], **extremes}
-    return found
-
-
-def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.device) -> dict[str, Any]:
-    """What a run came to, for people; names: what stands before it."""
-    rounds = [line for line in lines if "participants" in line]
-    costs = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
-    costs["server_flops_per_round"] = "server_flops"
-    return {
-        **names,
-        "accuracy": summarise(lines),
-        "loss": summarise_loss(lines),
-        **({"validation": summarise_validation(lines)} if "validation" in lines[0] else {}),
-        **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
-        "missing": summarise_missing(lines),
-        **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
-        "seconds": round(seconds, 2),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-    }
-
-
-def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
-    """How many updates did not count, by reason, over all rounds."""
-    return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
-
-
-def milestones(values: Sequence[float | None], first: int = 0) -> dict[str, Any]:
-    """The highest value and the first round that has it, the last, the mean of the last ten.
-
-    first: the round after which the first value was measured; 0 = before the first round.
-    """
-    known = [(number, value) for number, value in enumerate(values, first) if value is not None]
-    if not known:
-        return NOTHING
-    best_round, best = max(known, key=lambda pair: (pair[1], -pair[0]))
-    complete = [value for value in values[-10:] if value is not None]
-    mean = round(sum(complete) / len(complete), 4) if len(complete) == len(values[-10:]) else None
-    return {"best": best, "best_round": best_round, "last": values[-1], "mean_last_10": mean}
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value
 
 
 def _series(

@@ -1,6 +1,7 @@
 """Figures: how they are saved, and aggregation weights as pictures, in a file and in the terminal."""
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -52,9 +53,10 @@ def saved_figure(path: str | Path, width: float, height: float, **options: Any) 
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         with replacing(path) as part:
-            figure.savefig(
-                part, dpi=300, format=kind, metadata={"Date": None, "Creator": None} if kind == "svg" else None
-            )
+            metadata = {"Date": None, "Creator": None} if kind == "svg" else None
+            with warnings.catch_warnings():  # names in letters that the font lacks are boxes, as anybody sees
+                warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+                figure.savefig(part, dpi=300, format=kind, metadata=metadata)
             if kind == "svg":
                 part.write_text(_numbered(part.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -23,8 +23,8 @@ from feddwa.results import checks, findings, runs, weights
 from feddwa.results.content import Content, expand
 from feddwa.results.findings import Finding
 from feddwa.results.measure import ACCURACY, LOSS, Measure
-from feddwa.results.metrics import metric_series, series
 from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
+from feddwa.results.summary import metric_series, series
 from feddwa.results.weights import Weights
 
 PUBLISHED = ".jsonl"  # what the names of files of published results end in
@@ -85,14 +85,24 @@ class Record:
     def metrics(self) -> Mapping[str, np.ndarray]:
         """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined.
 
-        With held-out training data the measure on them is one.
+        The measure on held-out training data is one, and that on all clients' test data, where the run has them.
         """
         found = {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
         if "validation" in self.lines[0]:
             losses = np.array([line.get("loss_validation") for line in self.lines], dtype=float)
             own = self.series["validation.all"] if self.measure is ACCURACY else losses
             found[f"validation {self.measure.name}"] = own
+        if "central" in self.lines[0]:
+            losses = np.array([line.get("loss_central") for line in self.lines], dtype=float)
+            found[f"central {self.measure.name}"] = self.series["central.all"] if self.measure is ACCURACY else losses
         return found
+
+    @property
+    def final(self) -> np.ndarray:
+        """(N,) by `measure`, of every client in the last round that evaluated anybody; nan where it is not known."""
+        rows = np.flatnonzero(np.isfinite(self.scores).any(axis=1))
+        final: np.ndarray = self.scores[rows[-1] if len(rows) else -1]
+        return final
 
     @property
     def lockstep(self) -> int:
@@ -256,7 +266,7 @@ def _scores(path: Path, clients: Sequence[Sequence[float | None]], expected: int
     if not clients:
         return np.zeros((0, 0))
     total = max(map(len, clients))
-    if not (path / FEDERATION).exists() and {len(line) for line in clients} != {expected}:
+    if not (path / FEDERATION).exists() and {len(line) for line in clients} - {0} != {expected}:
         raise checks.damaged(path / CLIENTS, f"a line is not one of {expected} clients, which {CONFIG} has")
     whole = [[*line, *[None] * (total - len(line))] for line in clients]
     return np.array(whole, dtype=float).reshape(len(clients), total)

@@ -10,10 +10,12 @@ import torch
 
 from feddwa.callbacks import NOBODY, Callbacks, Entry
 from feddwa.checkpoint import Tree
+from feddwa.engine import map_scores
 from feddwa.federation import Federation
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
+from feddwa.results.summary import summary as summarised
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
 from feddwa.trained.card import ModelCard
@@ -61,10 +63,15 @@ class SimulatedRounds:
         """Run a round."""
         result = self.federation.step()
         line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
-        return Entry(line, metrics.client_line(line["round"], result.before, result.after, result.cohort.ids), result)
+        scores = (result.before, result.after)
+        if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
+            before, after = (map_scores(lambda values: values[:0], each) for each in scores)
+            scores = before, after
+        return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers; they were evaluated when the last round ended."""
+        """The models that the run delivers, of all clients; as a rule they were evaluated when the last round ended."""
+        self.federation.evaluate_all()
         scores, rounds = self.federation.scores, self.federation.round
         line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
@@ -155,7 +162,7 @@ def _record(
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
     told = {"stopped": stop.facts(ends, rounds)} if ends < rounds else {}
-    summary = metrics.summary({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
+    summary = summarised({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
     trained = source.trained()
     if directory is None:
         return Recorded(summary, lines, weights, trained)

@@ -18,6 +18,7 @@ SERIES = {  # of a line of metrics.jsonl -> what they are called
     "after": "after training",
     "validation": "validation, before training",
     "validation_after": "validation, after training",
+    "central": "all test data, before training",
 }
 WIDEST = 1024  # pixels of an image of many clients, whose weights are smaller then; one each at least
 

@@ -18,10 +18,13 @@ from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate
+from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate, evaluate_one_by_one
 from feddwa.engine.network import trainable
+from feddwa.engine.rate_schedule import CONSTANT
 from feddwa.engine.rows import only, repeat
 from feddwa.errors import require
+from feddwa.recipe import settings_of
+from feddwa.results import runs
 from feddwa.storage import write_whole
 from feddwa.trained import export, store
 from feddwa.trained.card import finite, percent
@@ -33,7 +36,7 @@ FACTS = "adapt.json"
 
 @dataclass(frozen=True)
 class Adapted:
-    """A newcomer's model and what it gained, on the fifth of its data that no training has seen."""
+    """A newcomer's model and what it gained, on the part of its data that no training has seen."""
 
     trained: TrainedModels  # one client
     how: str
@@ -53,7 +56,7 @@ class Adapted:
 
     def write(self, folder: Path) -> Path:
         """Write the model, as a run directory holds it and exported, and the facts; the exported file."""
-        folder.mkdir(parents=True, exist_ok=True)
+        runs.claim(folder)
         store.write(folder, self.trained)
         name = self.trained.card.clients[0]
         exported = folder / f"{export.plain_name(name) or 'newcomer'}.safetensors"
@@ -62,15 +65,18 @@ class Adapted:
         return exported
 
 
-def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str, epochs: int = 10) -> Adapted:
+def adapt(
+    config: RunConfig, trained: TrainedModels, samples: Samples, name: str, epochs: int = 10, held_out: float = 0.2
+) -> Adapted:
     """A model for the newcomer `name` from the models of a run with this configuration.
 
-    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. A fifth of the
-    samples is held out, evenly over classes, and used for nothing but the final accuracies.
+    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. held_out: share
+    of the samples, evenly over classes, that is used for nothing but the final accuracies.
     """
     require(epochs >= 1, "--epochs", epochs, "at least 1")
+    require(0 < held_out < 1, "--held-out", held_out, "above 0 and below 1")
     require(samples.y is not None, "--data", name, "samples with labels, of which some train and some test the model")
-    algorithm, task = config.make_algorithm(), _task(trained, samples, name, config.in_time)
+    algorithm, task = config.make_algorithm(), _task(trained, samples, name, held_out, config.in_time)
     engine, trainer = _training(config, trained, task)
     initial = _initial(config, task, engine)
     alone = trainer.sgd(initial[0], initial[1], epochs=epochs, purpose="newcomer")
@@ -78,27 +84,28 @@ def adapt(config: RunConfig, trained: TrainedModels, samples: Samples, name: str
     mean = others.mixed(others.by_size())
     new: Newcomer = algorithm.newcomer(trainer, others, epochs)
     made = {"alone": alone, "mean": mean, "adapted": (new.model, new.memory)}
-    scores = {which: evaluate(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
+    score = evaluate_one_by_one if engine.sequential else evaluate
+    scores = {which: score(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
     card = store.scored(store.card_of(config, task.dataset, engine), scores["adapted"], 0)
     card = dataclasses.replace(
         card,
         clients=(name,),
         form=trained.card.form,
         inputs=trained.card.inputs,
-        evaluated=f"{new.how}, on a fifth of its samples",
+        evaluated=f"{new.how}, on {held_out:.0%} of its samples",
     )
     stack = {**engine.complete(new.model), **new.memory["buffers"]}
     return Adapted(TrainedModels(card, stack, engine.module), new.how, _named(trained, new.weights), epochs, scores)
 
 
-def _task(trained: TrainedModels, samples: Samples, name: str, in_time: bool) -> Task:
-    """The newcomer's data as those of the only client, a fifth of them, or the last fifth, to test."""
+def _task(trained: TrainedModels, samples: Samples, name: str, held_out: float, in_time: bool) -> Task:
+    """The newcomer's data as those of the only client, a share of them, or the last ones, to test."""
     card, y = trained.card, samples.y
     assert y is not None
     require(len(y) >= 5, "--data", f"{len(y)} samples", "at least 5: four to train on, one to test")
     alone = np.zeros(len(y), dtype=np.int64)
     strata = y if card.classes and y.ndim == 1 else alone
-    order, cut = hold_out_last(alone) if in_time else hold_out(alone, strata)
+    order, cut = hold_out_last(alone, share=held_out) if in_time else hold_out(alone, strata, held_out)
     named: dict[str, Any] = {"mean": card.mean, "std": card.std, "class_names": card.class_names}
     dataset = Dataset(name, samples.x[order], y[order], cut, card.classes, **named)
     return Task(dataset, Partition([np.arange(cut)], [np.arange(cut, len(y))], client_names=(name,)))
@@ -108,11 +115,13 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
     """The engine of the newcomer's data, with the run's network, rate and batch size, and its trainer."""
     module = trained.model(0)  # its frozen parameters are everybody's
     dtype = getattr(torch, trained.card.dtype)
-    settings, device = build.settings_of(config), build.choose_device(config.device)
+    settings, device = settings_of(config), build.choose_device(config.device)
+    settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None, drop_last=False)
     loss = build.loss_of(config, task.dataset)
     engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
+    engine = build.tried(config, engine)
     fit.check_single_samples(engine)
-    kind = SequentialTrainer if config.backend == "sequential" else Trainer
+    kind = SequentialTrainer if engine.sequential else Trainer
     return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)
 
 

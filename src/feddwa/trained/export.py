@@ -116,6 +116,14 @@ def export(trained: TrainedModels, client: str | int, path: Path, form: Format =
     write_whole(path, content)
 
 
+def format_of(form: Format | None, path: Path) -> Format:
+    """The format of a file: the one given, else that of its name, else safetensors; refused where the two differ."""
+    named = next((each for each, suffix in SUFFIXES.items() if path.suffix == suffix), None)
+    if form and named and form != named:
+        raise InputError(f"-o {path}: is the name of a {named} file, and --format says {form}; leave one of them out")
+    return form or named or "safetensors"
+
+
 def export_all(trained: TrainedModels, folder: Path, form: Format = "safetensors") -> list[Path]:
     """Write every client's model into a folder, and index.json, which tells whose they are."""
     card, entries, paths = trained.card, [], []

@@ -22,7 +22,7 @@ from feddwa import checkpoint, models
 from feddwa.build import fitted, outputs_for
 from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset
-from feddwa.data.federated import HELD_OUT
+from feddwa.data.federated import EVALUATED
 from feddwa.data.inputs import inputs_of
 from feddwa.engine import Engine, Scores, Stack
 from feddwa.engine.rows import row
@@ -68,7 +68,7 @@ def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
     config, x = fitted(config, inputs_of(dataset)), dataset.x
     kinds = {name: x[name].dtype for name in dataset.inputs} or {"0": x.dtype}
     data, sizes = engine.data, {name: tuple(split.sizes.tolist()) for name, split in engine.data.splits.items()}
-    train = torch.stack([split.sizes for name, split in data.splits.items() if name not in ("test", HELD_OUT)]).sum(0)
+    train = torch.stack([split.sizes for name, split in data.splits.items() if name not in EVALUATED]).sum(0)
     return ModelCard(
         network=str(config.model).partition("@")[0],
         arguments=config.model_arg,

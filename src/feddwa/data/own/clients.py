@@ -20,8 +20,9 @@ WHAT = {0: "samples", 1: "targets"}
 def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) -> Dataset:
     """Clients (x, y) or (x, y, x_test, y_test) as a dataset with owners; the keys of a mapping are their names.
 
-    uint8 values are pixels, scaled to 0..1 on the device; other numbers are used as they are. Whole numbers as targets
-    are classes, real numbers are targets of a regression. Without test samples a fifth of each client's is held out.
+    uint8 values are pixels, scaled to 0..1 on the device; other numbers are used as they are. Whole numbers and names
+    as targets are classes, real numbers are targets of a regression. Without test samples a fifth of each client's is
+    held out.
     """
     train, test = [], []
     names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
@@ -33,15 +34,20 @@ def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) 
     x, y = (_joined([part[which] for part in (*train, *test)], WHAT[which]) for which in (0, 1))
     sizes = [len(part[1]) for part in (*train, *test)]
     owner = np.repeat(np.tile(np.arange(len(train)), 2), sizes)
+    words, y = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else ((), y)
     classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
-    return Dataset(NAME, x, y, sum(sizes[: len(train)]), classes, client=owner, client_names=names)
+    return Dataset(
+        NAME, x, y, sum(sizes[: len(train)]), classes,
+        class_names=tuple(map(str, words)), client=owner, client_names=names,
+    )  # fmt: skip
 
 
 def _arrays(client: str, entry: Sequence[Any]) -> list[np.ndarray]:
     """x, y and perhaps x_test, y_test of one client, checked."""
     parts = list(entry) if isinstance(entry, Iterable) and not isinstance(entry, Mapping | str) else []
-    require(len(parts) in (2, 4), client, len(parts), "(x, y) or (x, y, x_test, y_test)")
-    arrays = [_samples(client, part) if place % 2 == 0 else _array(client, part) for place, part in enumerate(parts)]
+    found = f"{type(entry).__name__} of {len(parts)}" if parts else type(entry).__name__
+    require(len(parts) in (2, 4), client, found, "(x, y) or (x, y, x_test, y_test)")
+    arrays = [_samples(client, part) if place % 2 == 0 else _targets(client, part) for place, part in enumerate(parts)]
     lengths = [len(array) for array in arrays]
     require(lengths[0::2] == lengths[1::2], client, lengths, "as many targets as samples")
     require(len(arrays) == 4 or lengths[0] >= 2, client, lengths[0], "at least 2 samples: one to train, one to test")
@@ -66,6 +72,12 @@ def _samples(client: str, x: Any) -> np.ndarray:
     return joined
 
 
+def _targets(client: str, y: Any) -> np.ndarray:
+    """The targets of a client: numbers, or a row of names."""
+    names = None if isinstance(y, torch.Tensor) else np.asarray(y)
+    return names if names is not None and names.dtype.kind == "U" and names.ndim == 1 else _array(client, y)
+
+
 def _array(client: str, value: Any) -> np.ndarray:
     """An array of finite numbers: bytes as they are, other whole numbers as int64, real ones as float32."""
     array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
@@ -80,7 +92,7 @@ def _with_test(arrays: list[np.ndarray]) -> list[np.ndarray]:
     if len(arrays) == 4:
         return arrays
     x, y = arrays
-    strata = y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y))
+    strata = y if y.ndim == 1 and y.dtype.kind in "iubU" else np.zeros(len(y))
     order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
     return [x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]]
 

@@ -24,10 +24,11 @@ class _Rows(NamedTuple):
     client: np.ndarray | None
     tokens: bool
 
-    def signature(self) -> tuple[object, ...]:
-        """What both parts must have in common."""
-        owner = None if self.client is None else _kind(self.client)
-        return self.x.dtype, self.x.shape[1:], _kind(self.y), self.y.shape[1:], owner, self.tokens
+    def signature(self) -> dict[str, str]:
+        """What both parts must have in common, in words."""
+        owners = "none" if self.client is None else _kind(self.client)
+        samples = f"{self.x.dtype} {self.x.shape[1:]}"
+        return {"samples": samples, "labels": f"{_kind(self.y)} {self.y.shape[1:]}", "owners": owners}
 
 
 def from_npz(path: Path, options: DataOptions) -> Dataset:
@@ -45,10 +46,10 @@ def from_npz(path: Path, options: DataOptions) -> Dataset:
     if any(name.endswith("_test") for name in content):
         parts.append(_part(path, content, "_test"))
     for part in parts:
-        if part.signature() != parts[0].signature():
-            raise InputError(
-                f"{part.where}: not like {parts[0].where} in the samples, the kind of labels or the owners"
-            )
+        expected = parts[0].signature()
+        for what, found in part.signature().items():
+            if found != expected[what]:
+                raise InputError(f"{part.where}: {what} are {found}, must be {expected[what]} as in {parts[0].where}")
         labels.refuse_missing(part.where, "label", part.y)
         if part.client is not None:
             labels.refuse_missing(part.where, "client", part.client)

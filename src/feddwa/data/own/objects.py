@@ -12,7 +12,7 @@ from feddwa.data.files import first_line
 from feddwa.data.options import CLIENT, DataOptions
 from feddwa.data.own.npz import USED
 from feddwa.data.own.plan import EVERYBODY, assemble
-from feddwa.data.own.tabular import from_parts
+from feddwa.data.own.tabular import from_parts, text_columns
 from feddwa.data.tables import Part
 from feddwa.errors import InputError
 
@@ -22,10 +22,10 @@ NAME = "own"  # of data without a file
 def from_frame(frames: Any, options: DataOptions = EVERYBODY) -> Dataset:
     """The dataset of a pandas DataFrame with a column of labels, or of a mapping from clients' names to DataFrames."""
     if not isinstance(frames, Mapping):
-        return from_parts(NAME, [_part("dataset", frames)], [], options)
+        return from_parts(NAME, [_part("dataset", frames, options)], [], options)
     if not frames or not all(str(name).strip() for name in frames):
         raise InputError(f"dataset: clients {list(frames)}; must have a name and a DataFrame for each client")
-    owned = [_part(f"dataset[{name!r}]", frame, str(name)) for name, frame in frames.items()]
+    owned = [_part(f"dataset[{name!r}]", frame, options, str(name)) for name, frame in frames.items()]
     given = next((part for part in owned if (options.client or CLIENT) in part.table.column_names), None)
     if given is not None:
         raise InputError(
@@ -34,10 +34,12 @@ def from_frame(frames: Any, options: DataOptions = EVERYBODY) -> Dataset:
     return from_parts(NAME, owned, [], options)
 
 
-def _part(where: str, frame: Any, owner: str = "") -> Part:
-    """A DataFrame as a table, without its index."""
+def _part(where: str, frame: Any, options: DataOptions, owner: str = "") -> Part:
+    """A DataFrame as a table, without its index, unless that is the column of labels, owners, times or test marks."""
     try:
-        table = pa.Table.from_pandas(frame, preserve_index=False)
+        used = (*text_columns(options), options.time_column)
+        needed = [name for name in getattr(frame.index, "names", ()) if name is not None and name in used]
+        table = pa.Table.from_pandas(frame.reset_index(needed) if needed else frame, preserve_index=False)
     except AttributeError:
         raise InputError(f"{where}: a {type(frame).__name__}, must be a pandas DataFrame") from None
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -60,7 +62,8 @@ def from_torch(clients: Any, options: DataOptions = EVERYBODY) -> Dataset:
         where = f"dataset[{name!r}]" if owned else "dataset"
         pair = [entry] if _is_dataset(entry) else list(entry) if isinstance(entry, Sequence) else []
         if len(pair) not in (1, 2) or not all(map(_is_dataset, pair)):
-            raise InputError(f"{where}: must be a torch Dataset, or a pair of them (train, test)")
+            found = type(entry).__name__
+            raise InputError(f"{where}: is a {found}, must be a torch Dataset, or a pair of them (train, test)")
         for place, part in enumerate(pair):
             inputs, targets = _arrays(where, part)
             x.append(inputs)

@@ -9,7 +9,7 @@ from feddwa.data import arrays
 from feddwa.data.images import Broken, Decoded, Encoded, HasColour, OtherSize, Tell, decode_into, shape_of
 from feddwa.data.options import DataOptions
 from feddwa.data.own.plan import Plan, in_words
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 
 Scratch = Callable[[tuple[int, ...]], np.ndarray]  # shape -> an empty uint8 array, in memory or on disk
 
@@ -53,7 +53,8 @@ def read_pictures(
         x, found = _decoded(images, scratch, (len(plan.rows), channels, *size), place, options, tell)
     except OtherSize as error:
         raise InputError(f"{error} as {first} is; --resize {size[1]}x{size[0]} scales all images to one size") from None
-    notes = [f"{found.scaled:,} images of another size scaled to {size[1]}x{size[0]}"] if found.scaled else []
+    scaled = f"{counted(found.scaled, 'image')} of another size scaled to {size[1]}x{size[0]}"
+    notes = [scaled] if found.scaled else []
     if found.broken:
         _refuse_or_mark(found.broken, keep, options)
         plan = plan_of(keep)
@@ -98,4 +99,5 @@ def _refuse_or_mark(broken: Sequence[Broken], keep: np.ndarray, options: DataOpt
 
 
 def _named(broken: Sequence[Broken]) -> str:
-    return in_words([each.why.split(": ")[0].rpartition("/")[2] for each in broken])
+    """The files by the last parts of their paths: owner, class and name."""
+    return in_words(["/".join(each.why.split(": ")[0].split("/")[-3:]) for each in broken])

@@ -10,7 +10,7 @@ from feddwa.data import arrays, labels
 from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.form import InputForm
 from feddwa.data.options import DataOptions
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 
 SHOWN = 3  # names in a note; of more, how many there are
 EVERYBODY = DataOptions()  # options where none are given
@@ -151,7 +151,10 @@ def assemble(
         raise InputError(f"{name}: x and y must be arrays with a sample axis, y and client of numbers or names")
     columns = [y] if client is None or client.ndim != 1 else [y, client]
     if len(x) == 0 or any(len(column) != len(x) for column in columns):
-        raise InputError(f"{name}: {len(x)} samples, {len(y)} labels, {len(columns[-1])} clients")
+        found = ", ".join(
+            counted(len(each), what) for each, what in zip((x, *columns), ("sample", "label", "client"), strict=False)
+        )
+        raise InputError(f"{name}: {found}; must be as many of each, and at least one")
     known = Known(name, y, client, is_test)
     _check(known, options)
     plan = make_plan(known, options)

@@ -61,20 +61,33 @@ class _Table:
         for name in options.dropped:
             self._pick(name, "dropped")
         special = [each for each in (self.label, self.client, self.time, self.test) if each]
+        self._refuse_shared()
         self.unused = [*(each for each in special if each != self.label), *options.dropped]
         self.unused += [each for each in rows.names if each not in [*special, *self.unused] and self._counts(each)]
         self.inputs = [each for each in rows.names if each not in (self.label, *self.unused)]
         self.known = self._known(train_parts)
+
+    def _refuse_shared(self) -> None:
+        """Raise where one column has two uses."""
+        uses = {"--label": self.label, "--client": self.client, "--time-column": self.time, "--test-column": self.test}
+        named: dict[str, str] = {}
+        for option, column in uses.items():
+            if column and column in named:
+                raise InputError(f"{option} {column}: is the column of {named[column]}, too; name another one")
+            named |= {column: option} if column else {}
+        for column in self.options.dropped:
+            if column in named:
+                raise InputError(f"--drop {column}: is the column of {named[column]}, which is needed")
 
     def _pick(self, name: str, what: str, hint: str = "") -> str:
         found = [*self.rows.names, *filter(None, [self.rows.parts[0].image_column])]
         return tables.pick(self.rows.parts[0].where, found, (name,), what, hint)
 
     def _client(self) -> str | None:
-        """The column of owners; the files themselves are the owners where there is none."""
+        """The column of owners; where there is none, or nobody named it and it is dropped, the files are the owners."""
         if self.options.client is not None:
             return self._pick(self.options.client, "client")
-        return CLIENT if CLIENT in self.rows.names else None
+        return CLIENT if CLIENT in self.rows.names and CLIENT not in self.options.dropped else None
 
     def _counts(self, name: str) -> bool:
         if not columns.counts_rows(self.rows, name):

@@ -1,10 +1,9 @@
 """Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
 
 Seeds of one experiment, and trials of a search, do the same work on different data or with different numbers, so three
-of them are one program with three times the rows. They are scored as one stack as well.
-
-Every federation runs as if it were alone, in a thread of its own. Only one thread runs at a time: `LockstepEngine`
-hands its rows in and waits until those of all federations have been worked on. Algorithms need not know of it.
+of them are one program with three times the rows, trained and scored. Every federation runs as if it were alone, in a
+thread of its own; only one thread runs at a time. `LockstepEngine` hands its rows in and waits until those of all
+federations have been worked on.
 """
 
 import itertools
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.data.federated import FederatedData, NetworkInput
-from feddwa.engine.engine import Engine, Schedule
+from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.numbers import template
 from feddwa.engine.rows import concat, tensors
 from feddwa.engine.score import Rated, Sums
@@ -33,17 +32,29 @@ class LockstepEngine(Engine):
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: "_Worker[Any] | None" = None
+    drawn: dict[object, Any] = field(default_factory=dict)  # in the round, by twins: those of one seed on the same data
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
-        orders = [(index + self.sample_offset, noise) for index, noise in schedule.orders]
-        new: Parts = self._submit(Training(work, constants, replace(schedule, orders=orders)))
+        schedule = schedule.lifted() if self.settings.schedule.varies else schedule
+        epochs = [epoch._replace(order=epoch.order + self.sample_offset) for epoch in schedule.epochs]
+        new: Parts = self._submit(Training(work, constants, replace(schedule, epochs=epochs)))
         return new
 
     def score(self, asked: Rated) -> Sums:
         """See Engine. Waits until the rows of all federations have been scored."""
         sums: Sums = self._submit(Scoring(replace(asked, index=asked.index + self.sample_offset)))
         return sums
+
+    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """See Engine. What a twin has drawn in this round is taken from there."""
+        if self.drawn.setdefault("round", round) != round:
+            self.drawn.clear()
+        known = self.seed, id(self.data.splits), name
+        if known not in self.drawn:
+            self.drawn[known] = make()
+        found: T = self.drawn[known]
+        return found
 
     def _submit(self, request: "Training | Scoring") -> Any:
         assert self.worker is not None
@@ -60,12 +71,18 @@ class Training:
 
     @property
     def signature(self) -> object:
-        """The step's template, epochs, batch size, and name, shape and dtype of every tensor.
+        """The step's template, epochs, batch size, augmentation, and name, shape and dtype of every tensor.
 
         Requests that agree can be one stack: the numbers of their steps may differ.
         """
         shapes = _shapes({**self.work, **self.constants})
-        return template(self.schedule.step), len(self.schedule.orders), self.schedule.width, shapes
+        return (
+            template(self.schedule.step),
+            len(self.schedule.epochs),
+            self.schedule.width,
+            self.schedule.augment,
+            shapes,
+        )
 
     @staticmethod
     def serve(stack: Engine, requests: "Sequence[Training]") -> Iterator[Parts]:
@@ -74,7 +91,7 @@ class Training:
         if any(request.schedule.numbers or request.schedule.step != first for request in requests):
             stack.lifted.add(template(first))
         new = stack.advance(*_merge(requests, template(first) in stack.lifted))
-        for rows in _places([len(request.schedule.sizes) for request in requests]):
+        for rows in _places([request.schedule.rows for request in requests]):
             yield {part: {name: value[rows] for name, value in stack.items()} for part, stack in new.items()}
 
 
@@ -111,8 +128,9 @@ def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
     parts = [engine.data for engine in engines]
     lengths = [0 if _same_samples(parts) else len(data.y) for data in parts[:-1]]
     offsets = itertools.accumulate(lengths, initial=0)
+    shared: dict[str, Any] = {"lockstep": len(engines), "flops": engines[0].flops, "drawn": {}}
     return [
-        _engine_like(LockstepEngine, engine, sample_offset=offset, lockstep=len(engines))
+        _engine_like(LockstepEngine, engine, sample_offset=offset, **shared)
         for engine, offset in zip(engines, offsets, strict=True)
     ]
 
@@ -151,14 +169,17 @@ def _places(counts: Sequence[int]) -> list[slice]:
 def _merge(requests: Sequence[Training], lifted: bool) -> tuple[Parts, Parts, Schedule]:
     """The arguments of one `Engine.advance` for the rows of all requests, in their order."""
     schedules = [request.schedule.lifted() if lifted else request.schedule for request in requests]
-    sizes = torch.cat([schedule.sizes for schedule in schedules])
-    orders = [
-        (_stack_orders([index for index, _ in epoch]), torch.cat([noise for _, noise in epoch]))
-        for epoch in zip(*(schedule.orders for schedule in schedules), strict=True)
+    epochs = [
+        Epoch(_stack_orders([own.order for own in each]), *(torch.cat([own[k] for own in each]) for k in (1, 2)))
+        for each in zip(*(schedule.epochs for schedule in schedules), strict=True)
     ]
     work, constants = (concat([getattr(request, name) for request in requests]) for name in ("work", "constants"))
     numbers = {name: torch.cat([schedule.numbers[name] for schedule in schedules]) for name in schedules[0].numbers}
-    return work, constants, replace(schedules[0], orders=orders, sizes=sizes, numbers=numbers)
+    return (
+        work,
+        constants,
+        replace(schedules[0], epochs=epochs, rows=sum(each.rows for each in schedules), numbers=numbers),
+    )
 
 
 def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
@@ -173,8 +194,7 @@ def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
 def _next_groups(workers: Sequence["_Worker[Any]"]) -> list[list["_Worker[Any]"]]:
     """Workers whose requests can be one stack, as a rule all of them.
 
-    Nothing is scored while somebody waits to train: so federations that train more often in a round, as K = 1 may make
-    them do, do not leave the others' step.
+    Nothing is scored while somebody waits to train, so that who trains more often in a round does not leave the step.
     """
     training = [worker for worker in workers if isinstance(worker.request, Training)]
     groups: dict[object, list[_Worker[Any]]] = {}

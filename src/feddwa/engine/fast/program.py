@@ -55,12 +55,13 @@ class Program:
         return len(self.work[0])
 
     def load(self, work: Flat, constants: Flat) -> None:
-        """Copy the work (m, *shape) in, and take over the constants (m, *shape) that go with it."""
+        """Copy the work (m, *shape) in, and the constants (m, *shape) that go with it."""
         m = self._num_rows = self._num_active = len(work[0])
         if not work[0].is_cuda:
             self._finished = []
             self.work = [_allocate_like(value).copy_(value) for value in work]
-            self.constants = list(constants)
+            # what is recorded holds for one layout in memory, and constants may be weights of convolutions
+            self.constants = [_allocate_like(value).copy_(value) for value in constants]
             return
         if not self.work or self.capacity < m:  # graphs hold addresses: storage is kept while it is large enough
             self.work = [_allocate_like(value) for value in work]

@@ -68,13 +68,14 @@ function curves() {
     const colour = hue(method);
     const main = {
       name: method.name, type: "line", showSymbol: false, z: leads ? 5 : 3, color: colour,
-      lineStyle: { width: leads ? 3 : 2, type: method.dash }, data: ($("shown").value ? method.metrics[$("shown").value] : method.mean).map((y, x) => [x, y]),
+      lineStyle: { width: leads ? 3 : 2, type: method.dash }, connectNulls: true,
+      data: ($("shown").value ? method.metrics[$("shown").value] : method.mean).map((y, x) => [x, y]),
       emphasis: { disabled: true },
     };
     if (band === "none") return [main];
     const [low, high] = method[band];
     const edge = { type: "line", stack: `band ${method.name}`, stackStrategy: "all", symbol: "none", silent: true,
-      lineStyle: { opacity: 0 }, emphasis: { disabled: true }, z: 1, color: colour };
+      lineStyle: { opacity: 0 }, emphasis: { disabled: true }, z: 1, color: colour, connectNulls: true };
     return [
       { ...edge, name: "band", data: low.map((y, x) => [x, y]) },
       { ...edge, name: "band", areaStyle: { opacity: 0.16 }, data: high.map((y, x) => [x, y === null ? null : y - low[x]]) },

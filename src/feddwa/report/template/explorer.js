@@ -264,7 +264,7 @@ function explorer() {
     const alone = data.runs.find((each) => each.seed === run.seed && each !== run && data.methods[each.method].name === "Local");
     const line = (each) => ({
       name: data.methods[each.method].name, type: "line", showSymbol: false, color: hue(data.methods[each.method]),
-      lineStyle: { width: 2, type: data.methods[each.method].dash }, emphasis: { disabled: true }, data: each.scores[client].map((y, x) => [x, y]),
+      lineStyle: { width: 2, type: data.methods[each.method].dash }, emphasis: { disabled: true }, connectNulls: true, data: each.scores[client].map((y, x) => [x, y]),
     });
     return {
       legend: { top: 0, right: 0, itemWidth: 18, itemHeight: 2, icon: "rect", textStyle: { color: style("--soft") }, selectedMode: false },

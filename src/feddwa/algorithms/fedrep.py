@@ -1,0 +1,80 @@
+"""FedRep: fit the own head on the shared body, then improve the body under it (Collins et al., ICML 2021).
+
+    client  h_i   <- E_h epochs of  h_i - eta_h grad_h f_i(phi, h_i),       phi as downloaded
+            phi_i <- E_b epochs of  phi_i - eta grad_phi f_i(phi_i, h_i),   from phi, under the new head
+    server  phi = sum_{k in S_t} (n_k / n) phi_k
+
+Crosses the network: the body phi down and up. The head h_i never leaves its client, and waits while that is absent.
+Evaluated is (phi, h_i) as in FedPer: the mean over clients of the paper's last rounds. Its official code also tunes all
+heads after the last round: `tune_epochs` does so before every evaluation, and throws the result away.
+
+Where the paper, its code and others differ: the paper has E_h = 10 for each E_b = 1; the official scripts have 1 or 5
+for the latter. A library counts head epochs as E minus body epochs, so that with E = 1 heads are never trained; another
+trains the body for one batch. The official optimiser has momentum, along which a "frozen" part goes on under older
+versions of PyTorch: here the part that stands still is a constant. BatchNorm statistics move in both phases. All heads
+start equal; E_h = 0 is FedBABU's training, E_b = 0 leaves the body as it was drawn.
+"""
+
+import math
+from dataclasses import dataclass
+
+from feddwa.algorithms.base import Problem
+from feddwa.algorithms.partial import PartlyShared
+from feddwa.engine import Memory, Message, Stack, Trainer
+from feddwa.errors import require
+from feddwa.params import Repeats
+
+
+@dataclass(frozen=True)
+class FedRep(PartlyShared):
+    """FedRep with the original's ten epochs of the head."""
+
+    title = "FedRep"
+    summary = "a shared body; each client fits its head, then trains the body under it"
+    kind, year = "shared-body", 2021
+    models_down = models_up = "body"
+    models_kept = "1 - body"
+    passes, body_passes, probe_passes = 0, 1, 10
+    server_ops = "m * body"
+    discloses, evaluated = "its trained body", "the shared body with its own head"
+
+    head: str = "last"
+    """Layers that stay with the client: last, the last linear one, or names with commas between them."""
+    head_epochs: Repeats = 10
+    """E_h: epochs of the head in a round."""
+    body_epochs: Repeats | None = None
+    """E_b: epochs of the body; none = as many as the run's local epochs."""
+    head_lr: float | None = None
+    """eta_h: rate of the head; none = the run's rate."""
+    tune_epochs: Repeats = 0
+    """Epochs of the head before its model is evaluated, on a copy."""
+
+    def __post_init__(self) -> None:
+        for name in ("head_epochs", "body_epochs", "tune_epochs"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"--param {name}", value, "0 or more")
+        rate = self.head_lr
+        require(rate is None or 0 <= rate < math.inf, "--param head_lr", rate, "a finite number, 0 or more")
+
+    def own(self, problem: Problem) -> tuple[str, ...]:
+        """The head."""
+        return problem.head_named(self.head)
+
+    def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
+        """E_h epochs of the head, then E_b of the body."""
+        body = self.shared(download["model"], memory)
+        head, memory = self._fitted(trainer, body, memory, self.head_epochs, "head")
+        body, memory = trainer.sgd(body, memory, fixed=head, epochs=self.body_epochs)
+        return {"model": body}, {**memory, "own": head}
+
+    def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
+        """The shared body with the client's head, tuned if wished."""
+        body = self.shared(download["model"], memory)
+        head, memory = self._fitted(trainer, body, memory, self.tune_epochs, "tune")
+        return {**body, **head}, memory
+
+    def _fitted(self, trainer: Trainer, body: Stack, memory: Memory, epochs: int, purpose: str) -> tuple[Stack, Memory]:
+        """The client's head after so many epochs on a body that stands still, and BatchNorm statistics moved on."""
+        if not epochs:
+            return memory["own"], memory
+        return trainer.sgd(memory["own"], memory, fixed=body, epochs=epochs, lr=self.head_lr, purpose=purpose)

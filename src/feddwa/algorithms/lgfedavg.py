@@ -1,0 +1,42 @@
+"""LG-FedAvg: every client has a body of its own, the head is shared (Liang et al., 2020).
+
+    client  (phi_i, h_i) <- E epochs of SGD from (phi_i, h), all parameters together
+    server  h = sum_{k in S_t} (n_k / n) h_k
+
+Crosses the network: the head h down and up, a small share of most networks. The body phi_i never leaves its client.
+Evaluated is (phi_i, h): with many absentees bodies meet a head that has moved on without them.
+
+Where the paper, its code and others differ: the original starts LG from the result of hundreds of rounds of FedAvg;
+ours and libraries' starts from the common initial model. The official network for CIFAR lists its layers so that the
+convolutions are shared and the dense layers private, which is FedPer; a library shares the first layer for the last.
+The official accuracy takes each client's best round on test data. Sizes weigh the average, the original's clients count
+equally. Bodies drift apart from a common start, so expect about Local. The means of statistics of different bodies
+would mean nothing, so that the BatchNorm policy "mean" is refused; under the other two nothing of a body is sent.
+"""
+
+from dataclasses import dataclass
+
+from feddwa.algorithms.base import Problem
+from feddwa.algorithms.partial import PartlyShared
+
+
+@dataclass(frozen=True)
+class LGFedAvg(PartlyShared):
+    """LG-FedAvg whose head is the last linear layer."""
+
+    title = "LG-FedAvg"
+    summary = "a body for every client, a shared head"
+    kind, year = "shared-body", 2020
+    models_down = models_up = "1 - body"
+    models_kept = "body"
+    server_ops = "m * (1 - body)"
+    policies = ("local", "all-local")
+    discloses, evaluated = "its trained head", "its own body with the shared head"
+
+    head: str = "last"
+    """Layers that are shared: last, the last linear one, or names with commas between them."""
+
+    def own(self, problem: Problem) -> tuple[str, ...]:
+        """The body."""
+        head = problem.head_named(self.head)
+        return tuple(name for name in problem.initial if name not in head)

@@ -1,0 +1,147 @@
+"""Personal models beside a global one, and models of which a part is shared, in NumPy and float64.
+
+As in `reference.py`, whose network and gradients these use, nothing here knows torch or the library.
+"""
+
+import numpy as np
+
+from tests.oracles.reference import Round, batches, forward, grad, head_slice, sgd, unpack, weighted_mean
+
+
+def ditto(task, lam, epochs=None, lr=None):
+    w, own = task.initial, [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        for i in cohort:
+            own[i] = sgd(task, own[i], i, rnd, epochs=epochs, lr=lr, extra=lambda v, w=w: lam * (v - w))
+        w, weights = weighted_mean(task, cohort, [sgd(task, w, i, rnd) for i in cohort])
+        yield Round(list(own), [own[i] for i in cohort], weights)
+
+
+def apfl(task, alpha, adaptive, alpha_lr):
+    w, own, share = task.initial, [task.initial] * task.n, [alpha] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        shared, tested = [], []
+        for i in cohort:
+            s = w
+            for number, rows in enumerate(batches(task, i, rnd)):
+                v, a = own[i], share[i]
+                g = grad(task, a * v + (1 - a) * s, rows)
+                if adaptive == "step" or (adaptive == "round" and number == 0):
+                    share[i] = min(max(a - alpha_lr * (v - s) @ g, 0.0), 1.0)
+                own[i] = v - task.lr * a * g
+                s = s - task.lr * grad(task, s, rows)
+            shared.append(s)
+            tested.append(share[i] * own[i] + (1 - share[i]) * s)
+        w, weights = weighted_mean(task, cohort, shared)
+        yield Round([a * v + (1 - a) * w for a, v in zip(share, own, strict=True)], tested, weights)
+
+
+def l2gd(task, theta):
+    x = [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = [sgd(task, x[i], i, rnd) for i in cohort]
+        for i, v in zip(cohort, trained, strict=True):
+            x[i] = v + theta * (np.mean(trained, 0) - v)
+        m = len(cohort)
+        yield Round(list(x), trained, (1 - theta) * np.eye(m) + theta * np.ones((m, m)) / m)
+
+
+def mmd_gradient(x, y):
+    """Of MMD^2 by x (B, F): the bandwidth is a constant, the kernel a sum of five Gaussians."""
+    both = np.concatenate([x, y])
+    far = np.array([[np.sum((a - b) ** 2) for b in both] for a in both])
+    width = (np.sum(far) / (len(both) * (len(both) - 1)) + 1e-8) / 4
+    slope = sum(-np.exp(-far / (width * 2**j)) / (width * 2**j) for j in range(5))  # dk / dD
+    gradient = np.zeros_like(x)
+    for a in range(len(x)):
+        for b in range(len(x)):
+            gradient[a] += 4 * slope[a, b] * (x[a] - x[b])  # k(x_a, x_b) stands twice in the sum
+            gradient[a] -= 4 * slope[a, len(x) + b] * (x[a] - y[b])  # so does k(x_a, y_b)
+    return gradient / len(x) ** 2
+
+
+def fedphp(task, lam, mu, horizon, transfer):
+    w, private, count = task.initial, [task.initial] * task.n, [0] * task.n
+
+    def taught(v, p, rows):
+        z, _, found = forward(task, v, rows)
+        if transfer == "mmd":
+            pull = mmd_gradient(z, forward(task, p, rows)[0])
+            back, errors = pull * (1 - z**2), np.zeros_like(found)
+        else:
+            cool = np.exp(forward(task, p, rows)[1] / 4)
+            errors = (found - cool / cool.sum(1, keepdims=True)) / len(rows)
+            back = (errors @ unpack(task, v)[2]) * (1 - z**2)
+        parts = [(back.T @ task.x[rows]).ravel(), back.sum(0), (errors.T @ z).ravel(), errors.sum(0)]
+        return (1 - lam) * grad(task, v, rows) + lam * np.concatenate(parts)
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = []
+        for i in cohort:
+            v = w
+            for rows in batches(task, i, rnd):
+                v = v - task.lr * taught(v, private[i], rows)
+            trained.append(v)
+            past = min(mu * count[i] / horizon, mu)
+            private[i] = past * private[i] + (1 - past) * v
+            count[i] += 1
+        w, weights = weighted_mean(task, cohort, trained)
+        yield Round(list(private), [private[i] for i in cohort], weights)
+
+
+def head_mask(task):
+    mask = np.zeros(len(task.initial), bool)
+    mask[head_slice(task)] = True
+    return mask
+
+
+def partly(task, private):
+    """One pass over both parts, of which one is averaged; private: mask (d,) of the other."""
+    w, own = task.initial, [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = [sgd(task, np.where(private, own[i], w), i, rnd) for i in cohort]
+        for i, v in zip(cohort, trained, strict=True):
+            own[i] = v
+        w, weights = weighted_mean(task, cohort, trained)
+        yield Round([np.where(private, v, w) for v in own], trained, weights)
+
+
+def fedper(task):
+    yield from partly(task, head_mask(task))
+
+
+def lgfedavg(task):
+    yield from partly(task, ~head_mask(task))
+
+
+def moved(task, v, i, rnd, mask, purpose="train", epochs=None, lr=None):
+    """SGD on the parameters of a mask alone."""
+    for rows in batches(task, i, rnd, purpose, epochs=epochs):
+        v = v - (task.lr if lr is None else lr) * mask * grad(task, v, rows)
+    return v
+
+
+def fedrep(task, head_epochs, body_epochs=None, head_lr=None, tune_epochs=0):
+    head = head_mask(task)
+    w, own = task.initial, [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = []
+        for i in cohort:
+            v = moved(task, np.where(head, own[i], w), i, rnd, head, "head", head_epochs, head_lr)
+            v = moved(task, v, i, rnd, ~head, epochs=body_epochs)
+            own[i] = v
+            trained.append(v)
+        w, weights = weighted_mean(task, cohort, trained)
+        ready = [np.where(head, v, w) for v in own]
+        tuned = [moved(task, v, i, rnd + 1, head, "tune", tune_epochs, head_lr) for i, v in enumerate(ready)]
+        yield Round(tuned, trained, weights)
+
+
+def fedbabu(task, tune_epochs, tune_lr=None):
+    head = head_mask(task)
+    w = task.initial
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = [moved(task, w, i, rnd, ~head) for i in cohort]
+        w, weights = weighted_mean(task, cohort, trained)
+        tuned = [sgd(task, w, i, rnd + 1, purpose="tune", epochs=tune_epochs, lr=tune_lr) for i in range(task.n)]
+        yield Round(tuned, trained, weights)
