@@ -70,7 +70,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
 def test_toml_reads_back_to_itself(config):
     resolved = config.resolved()
     kept = tomllib.loads(to_toml(resolved))
-    kept |= {key: tuple(kept[key]) for key in ("param", "model_arg", "metrics")}
+    kept |= {key: tuple(kept[key]) for key in ("param", "model_arg", "metrics", "track", "callbacks")}
     assert kept.pop("version") == 1
     assert RunConfig(**kept) == resolved
     assert "out" not in tomllib.loads(to_toml(dataclasses.replace(resolved, out="runs/x")))

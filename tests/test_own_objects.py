@@ -223,9 +223,9 @@ def test_what_a_directory_cannot_name_is_one_line(options, message):
     assert not Path("run").exists()
 
 
-def test_nothing_is_written_so_nothing_can_be_for_tensorboard():
-    with pytest.raises(feddwa.InputError, match="tensorboard: got True, must be False where out=False"):
-        feddwa.run(rounds=1, out=False, tensorboard=True)
+def test_nothing_is_written_so_nothing_can_be_tracked():
+    with pytest.raises(feddwa.InputError, match="track: got 'csv', must be left out where out=False"):
+        feddwa.run(rounds=1, out=False, track=["csv"])
 
 
 def test_a_damaged_copy_of_the_data_is_named():

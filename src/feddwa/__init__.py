@@ -15,6 +15,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 if TYPE_CHECKING:
     from feddwa import mixing
     from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
+    from feddwa.callbacks import Callback
     from feddwa.config import RunConfig
     from feddwa.errors import InputError
     from feddwa.experiment import resume, run
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Callback",
     "FedAvg",
     "FedDWA",
     "InputError",
@@ -38,6 +40,7 @@ __all__ = [
 
 _HOMES = {  # module -> the public names that it defines
     "feddwa.algorithms": ("ALGORITHMS", "Algorithm", "FedAvg", "FedDWA", "Local"),
+    "feddwa.callbacks": ("Callback",),
     "feddwa.config": ("RunConfig",),
     "feddwa.errors": ("InputError",),
     "feddwa.experiment": ("resume", "run"),

@@ -27,6 +27,7 @@ from feddwa.plugins import (
     located,
     metric_of,
 )
+from feddwa.tracking import TrackingOptions
 from feddwa.training import TrainingOptions
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
 CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = (
-    "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "tensorboard",
+    "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "track", "callbacks",
     "eval_every", "eval_clients", "eval",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
+class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -96,8 +97,6 @@ class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
     """Keep every client's trained model in the run directory, for `feddwa export`, `predict` and `adapt`."""
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
-    tensorboard: bool = False
-    """Write events for TensorBoard into the run directory, too."""
     param: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
     """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
 
@@ -113,6 +112,7 @@ class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
 
         if config.model is not None:
             models.find(config.model, config.model_arg)
+        config.callback_classes()
         return dataclasses.replace(config, param=tuple(config._all_parameters()))
 
     def checked(self) -> Self:
@@ -128,6 +128,7 @@ class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
             given["dataset"] = _located(given["dataset"])
         for key in ("algorithm", "dataset", "partition", "loss"):
             given[key] = given[key] and located(given[key])
+        given["callbacks"] = tuple(map(located, given["callbacks"]))
         given["metrics"] = tuple(_located_metric(entry) for entry in given["metrics"])
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
@@ -194,10 +195,7 @@ class RunConfig(TrainingOptions, EvaluationOptions, DataOptions):
             faults = Faults.parse(self.fault)
             if self.clients is not None:
                 faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
-        if self.tensorboard:
-            from feddwa import tensorboard
-
-            tensorboard.check()
+        self.check_tracking()
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
         """--param sorted into (algorithm's, partition's)."""

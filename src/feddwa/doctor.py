@@ -32,7 +32,7 @@ from feddwa.results.metrics import Line
 if TYPE_CHECKING:
     from feddwa.results.record import Record
 
-EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "hub": "datasets"}
+EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "hub": "datasets"}
 TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds
 PATIENCE = 20.0
 SELF = 0.95  # share of its own model from which a client is as good as alone

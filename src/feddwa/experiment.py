@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from feddwa import checkpoint, rates
 from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
+from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
 from feddwa.config_file import from_toml, to_toml
@@ -27,6 +28,7 @@ from feddwa.results.recorder import Observer, SimulatedRounds, record
 from feddwa.results.weights import read as read_weights
 from feddwa.seeds import FEDERATIONS, SEEDS, SeededConfig, each_seed
 from feddwa.storage import write_whole
+from feddwa.trackers import callbacks_of
 from feddwa.trained import store
 
 
@@ -59,6 +61,7 @@ def run(
     - `loss`: a function of (outputs, targets). `metrics`: a mapping from names to such functions, which are measured on
       every client's test data, or names.
     - `algorithm`, `partition`: an instance, a class, or for a partition a function.
+    - `callbacks`: a list of `Callback`s, which are this call's, and of references, which are the run's.
 
     `out` is the run directory, by default a new one in runs/. It can be resumed and reported on in another process, so
     objects in it must have a name there: classes and functions of a module or script; data are copied into the cache.
@@ -75,19 +78,21 @@ def run(
     if seeds is not None:
         options["seeds"] = tuple(seeds) if isinstance(seeds, range) else seeds
         check_alternatives("", options, SeededConfig)
+    mine = split_off(options)
     with named(options if written else {**options, "out": None}, written) as plain:
         given = SeededConfig(**options_of(config or RunConfig()))
         several = dataclasses.replace(given, **plain).resolved()
         config = several.run_config()
         if written:
             runs.check_free(config.out)
-        require(written or not config.tensorboard, "tensorboard", True, "False where out=False, which writes nothing")
+        tracked = " ".join(config.track)
+        require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
         if several.seeds is None:
-            return run_tasks([config], [load_task(config)], [observe], written=written)[0]
+            return run_tasks([config], [load_task(config)], [observe], written=written, callbacks=mine)[0]
         path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
         tasks = tasks_of(config, several.seeds, load_dataset(config))
         first = dataclasses.replace(config, seed=several.seeds[0])
-        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks))
+        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -106,7 +111,11 @@ def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[
 
 
 def run_seeds(
-    config: RunConfig, tasks: Mapping[int, Task], path: Path | None, observers: Sequence[Observer] = ()
+    config: RunConfig,
+    tasks: Mapping[int, Task],
+    path: Path | None,
+    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Results:
     """Run a settled configuration on the data of several seeds, in lockstep.
 
@@ -118,7 +127,7 @@ def run_seeds(
         write_whole(path / SEEDS, to_toml(SeededConfig(**known, seeds=tuple(tasks))))
     configs = each_seed(config, list(tasks), path)
     begun = [own for own in configs if own.out and (Path(own.out) / runs.CONFIG).is_file()]
-    found = run_tasks(configs, list(tasks.values()), observers, begun, written=path is not None)
+    found = run_tasks(configs, list(tasks.values()), observers, begun, path is not None, callbacks)
     return Results(dict(zip(tasks, found, strict=True)), None if path is None else str(path))
 
 
@@ -128,14 +137,16 @@ def run_tasks(
     observers: Sequence[Observer] = (),
     begun: Collection[RunConfig] = (),
     written: bool = True,
+    callbacks: Sequence[Callback] = (),
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
     Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
     in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
+    callbacks: of all runs, besides those that configurations name.
     """
     new = _run if written else _run_unwritten
-    jobs = [_resume if config in begun else new for config in configs]
+    jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
     pairs = [
         (rates.chosen(settled(dataclasses.replace(config, clients=task.clients), task.dataset), task), task)
         for config, task in zip(configs, tasks, strict=True)
@@ -156,19 +167,25 @@ def run_tasks(
     return lockstep.run_in_lockstep(stack, members, work)
 
 
-def _run(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
+def _run(
+    config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
+) -> Result:
     federation = make_federation(config, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
-        return _finish(config, federation, task, observe, directory)
+        return _finish(config, federation, task, observe, callbacks, directory)
 
 
-def _run_unwritten(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
-    return _finish(config, make_federation(config, engine), task, observe)
+def _run_unwritten(
+    config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
+) -> Result:
+    return _finish(config, make_federation(config, engine), task, observe, callbacks)
 
 
-def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) -> Result:
+def _resume(
+    config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
+) -> Result:
     path, federation, facts = Path(str(config.out)), make_federation(config, engine), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
@@ -177,7 +194,7 @@ def _resume(config: RunConfig, task: Task, engine: Engine, observe: Observer) ->
         return _read(path, content, task, facts)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
-        return _finish(config, federation, task, observe, directory, past)
+        return _finish(config, federation, task, observe, callbacks, directory, past)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
@@ -192,22 +209,27 @@ def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str
     return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
 
 
-def resume(path: str | Path, *, observe: Callable[..., None] = lambda line, seed=0: None) -> Result | Results:
+def resume(
+    path: str | Path,
+    *,
+    observe: Callable[..., None] = lambda line, seed=0: None,
+    callbacks: Sequence[Callback] = (),
+) -> Result | Results:
     """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
 
     A run that is finished is read back, with its models unless it was made without storing them. In the directory of
-    several seeds all of them go on.
+    several seeds all of them go on. callbacks: besides those that the configuration names.
     """
     path = Path(path)
     if (path / SEEDS).is_file():
         several = from_toml(path / SEEDS, SeededConfig).resolved()
         config, seeds = several.run_config(), several.seeds or ()
         tasks = tasks_of(config, seeds, _found_again(config, path / SEEDS))
-        return run_seeds(config, tasks, path, watching(observe, tasks))
+        return run_seeds(config, tasks, path, watching(observe, tasks), callbacks)
     if (path / runs.FEDERATION).exists() or (path / FEDERATIONS).exists():
         raise InputError(f"{path}: is a federation's; it continues when it is started again with --out {path}")
     config = runs.read_config(path).resolved()
-    return resume_task(config, divided(config, _found_again(config, path / runs.CONFIG)), path, observe)
+    return resume_task(config, divided(config, _found_again(config, path / runs.CONFIG)), path, observe, callbacks)
 
 
 def _found_again(config: RunConfig, file: Path) -> Dataset:
@@ -218,10 +240,16 @@ def _found_again(config: RunConfig, file: Path) -> Dataset:
         raise InputError(f"{error} (where the data have moved, change {file})") from None
 
 
-def resume_task(config: RunConfig, task: Task, path: Path, observe: Observer = lambda line: None) -> Result:
+def resume_task(
+    config: RunConfig,
+    task: Task,
+    path: Path,
+    observe: Observer = lambda line: None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """The same on data that are loaded already."""
     config = dataclasses.replace(config, out=str(path))
-    return run_tasks([config], [task], [observe], begun=[config])[0]
+    return run_tasks([config], [task], [observe], begun=[config], callbacks=callbacks)[0]
 
 
 def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:
@@ -244,6 +272,7 @@ def _finish(
     federation: Federation,
     task: Task,
     observe: Observer,
+    callbacks: Sequence[Callback],
     directory: runs.RunDirectory | None = None,
     past: runs.Past = runs.NEW,
 ) -> Result:
@@ -252,7 +281,9 @@ def _finish(
     names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
     card = store.card_of(config, task.dataset, engine)
     source, rounds = SimulatedRounds(federation, card), config.rounds or 0
-    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop)
+    path = None if directory is None else directory.path
+    told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
+    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop, told)
     models, buffers = found.trained.parts()
-    path = None if directory is None else str(directory.path)
-    return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, path, found.trained)
+    where = None if path is None else str(path)
+    return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, where, found.trained)

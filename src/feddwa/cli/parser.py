@@ -16,6 +16,7 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.evaluation import EvaluationOptions
 from feddwa.params import Option
+from feddwa.tracking import TrackingOptions
 from feddwa.training import TrainingOptions
 from feddwa.tune.options import TuningOptions
 
@@ -26,7 +27,8 @@ PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
 GROUPS: dict[str, type] = {  # of their own in the help
-    "search": TuningOptions, "training": TrainingOptions, "evaluation": EvaluationOptions, "own data": DataOptions,
+    "search": TuningOptions, "training": TrainingOptions, "evaluation": EvaluationOptions, "tracking": TrackingOptions,
+    "own data": DataOptions,
 }  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 

@@ -20,6 +20,7 @@ from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
 from feddwa import checkpoint
+from feddwa.callbacks import Callbacks, Entry, Run
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.engine import map_scores
 from feddwa.errors import InputError
@@ -27,8 +28,9 @@ from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
 from feddwa.flower.settings import FlowerConfig, from_run_config
 from feddwa.results import metrics, runs
-from feddwa.results.recorder import Entry, record
+from feddwa.results.recorder import record
 from feddwa.storage import write_whole
+from feddwa.trackers import callbacks_of
 from feddwa.trained.store import TrainedModels, absent
 
 AT_THE_NODES = (
@@ -161,7 +163,11 @@ def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: ru
     names |= {"clients": coordinator.registry.clients, "seed": config.seed}
     device, rounds = coordinator.probe.client_side.engine.data.device, config.rounds or 0
     source = FederatedRounds(coordinator)
-    return record(source, rounds, names, device, directory=directory, past=past, patience=config.early_stop).summary
+    plain = plain_config(config, coordinator.registry.clients, directory.path)
+    callbacks = Callbacks(Run(plain, directory.path, past.lines), callbacks_of(plain))
+    return record(
+        source, rounds, names, device, directory=directory, past=past, patience=config.early_stop, callbacks=callbacks
+    ).summary
 
 
 def metric_lines(

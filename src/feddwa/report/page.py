@@ -87,7 +87,7 @@ def command(config: RunConfig, seeds: Sequence[int] = ()) -> str:
     named = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition")}
     usual, first = RunConfig(**named).resolved(), RunConfig(partition=config.usual_partition)
     words = ["feddwa", "run", "--algorithm", config.algorithm]
-    elsewhere = {"algorithm", "param", "metrics", "out", "tensorboard", *(["seed"] if seeds else [])}
+    elsewhere = {"algorithm", "param", "metrics", "out", "track", "callbacks", *(["seed"] if seeds else [])}
     for name in RunConfig.__dataclass_fields__:
         value, default = getattr(config, name), getattr(first if name in named else usual, name)
         if name not in elsewhere and value != default:

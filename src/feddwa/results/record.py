@@ -254,8 +254,8 @@ def _config(path: Path) -> RunConfig:
     file = path / CONFIG
     try:
         given = from_toml(file, RunConfig)
-        checked = dataclasses.replace(given, tensorboard=False).resolved()
-        return dataclasses.replace(checked, tensorboard=given.tensorboard)
+        checked = dataclasses.replace(given, track=(), callbacks=()).resolved()
+        return dataclasses.replace(checked, track=given.track, callbacks=given.callbacks)
     except InputError as error:
         known = str(error).removeprefix("--config ")
         raise InputError(known if known.startswith(str(file)) else f"{file}: {error}") from None

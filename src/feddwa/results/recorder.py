@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
+from feddwa.callbacks import NOBODY, Callbacks, Entry
 from feddwa.checkpoint import Tree
 from feddwa.engine import map_scores
-from feddwa.federation import Federation, Round
+from feddwa.federation import Federation
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
@@ -21,14 +22,6 @@ from feddwa.trained.card import ModelCard
 from feddwa.trained.store import TrainedModels, scored
 
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
-
-
-class Entry(NamedTuple):
-    """What is recorded of a round, or of the models that the run delivers."""
-
-    line: dict[str, Any]  # of metrics.jsonl
-    clients: dict[str, Any]  # line of clients.jsonl
-    result: Round | None = None  # None: the delivered models
 
 
 class Rounds(Protocol):
@@ -123,11 +116,29 @@ def record(
     directory: runs.RunDirectory | None = None,
     past: runs.Past = runs.NEW,
     patience: int | None = None,
+    callbacks: Callbacks = NOBODY,
 ) -> Recorded:
-    """Run all rounds that are left; each is written, if there is a directory, and shown as it ends.
+    """Run all rounds that are left; each is written, if there is a directory, and told of as it ends.
 
     names: what leads the summary; past: what a run that is continued has behind it; patience: see `EarlyStop`.
     """
+    with callbacks.watching():
+        found = _record(source, rounds, names, device, observe, directory, past, patience, callbacks)
+    callbacks.end(found.summary)
+    return found
+
+
+def _record(
+    source: Rounds,
+    rounds: int,
+    names: Mapping[str, Any],
+    device: torch.device,
+    observe: Observer,
+    directory: runs.RunDirectory | None,
+    past: runs.Past,
+    patience: int | None,
+    callbacks: Callbacks,
+) -> Recorded:
     start = time.perf_counter() - past.seconds
     lines: list[dict[str, Any]] = list(past.lines)
     weights: list[Weights] = []  # only where there is no directory to hold them
@@ -142,6 +153,8 @@ def record(
         stop.add(entry.line)
         if directory is not None:
             directory.add(*entry)
+        callbacks.round(entry)  # before the checkpoint: what a callback has not seen comes again after a resume
+        if directory is not None:
             if entry.result is not None:
                 directory.keep(source.finished, *source.checkpoint(), time.perf_counter() - start, source.durable)
         elif entry.result is not None and "weights" in entry.result.info:

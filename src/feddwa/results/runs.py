@@ -41,7 +41,6 @@ from feddwa.results.metrics import Line
 from feddwa.results.weights import JOURNAL, WEIGHTS
 from feddwa.seeds import members
 from feddwa.storage import EMPTY, GrowingFile, Mark, sum_of, write_whole
-from feddwa.tensorboard import TensorBoard
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
@@ -72,7 +71,6 @@ class RunDirectory:
         self._lock = _lock(path)
         self._files = {name: GrowingFile(path / name) for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
-        self._tensorboard = TensorBoard(path) if config.tensorboard else None
         self._last: Sequence[float | None] = ()  # percent of every client, as written last
 
     @classmethod
@@ -100,8 +98,6 @@ class RunDirectory:
         self._append(METRICS, json.dumps(line, allow_nan=False).encode() + b"\n")
         self._append(CLIENTS, json.dumps(clients, allow_nan=False).encode() + b"\n")
         self._last = clients["before"]
-        if self._tensorboard is not None:
-            self._tensorboard.add(line, clients, result)
         if result is not None and "weights" in result.info:
             self._append(JOURNAL, weights.journal_record(line["round"], result.cohort.ids, result.info["weights"]))
 
@@ -142,8 +138,6 @@ class RunDirectory:
         """
         self._writer.wait()
         self._sync()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
         sums = {name: self._files[name].mark()["sha256"] for name in (METRICS, CLIENTS)}
         sums[WEIGHTS] = write_whole(self.path / WEIGHTS, weights.as_safetensors(self.path / JOURNAL))
         sums |= store.write(self.path, trained, self._facts, "" if self._config.save_models else store.LEFT_OUT)

@@ -1,21 +1,16 @@
-"""A run as TensorBoard shows it: scalars, histograms over clients, the weight matrix as an image (`--tensorboard`).
+"""A run as TensorBoard shows it: scalars, histograms over clients, P as an image (`--track tensorboard`).
 
 The event files stand in the run directory, so `tensorboard --logdir runs` shows all runs side by side.
 """
 
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
-from feddwa.errors import InputError
-from feddwa.federation import Round
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from feddwa.callbacks import Callback, Entry, Run
 
 PIXELS = 8  # width and height of a weight in the image
 SERIES = {  # of a line of metrics.jsonl -> what they are called
@@ -28,37 +23,30 @@ SERIES = {  # of a line of metrics.jsonl -> what they are called
 WIDEST = 1024  # pixels of an image of many clients, whose weights are smaller then; one each at least
 
 
-def check() -> None:
-    """Say what to install where TensorBoard is not."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise InputError("--tensorboard: TensorBoard is not installed; pip install 'feddwa[tensorboard]'")
+class Tracker(Callback):
+    """Writes one run, a round at a time; a resumed run takes the place of the rounds that it repeats."""
 
+    _writer: "SummaryWriter | None" = None
 
-class TensorBoard:
-    """Writes one run, a round at a time."""
+    def on_begin(self, run: Run) -> None:
+        """Open a file of events, beside earlier ones."""
+        self._writer = SummaryWriter(str(run.path), purge_step=len(run.past) + 1)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: SummaryWriter | None = None
-
-    def add(self, line: Mapping[str, Any], clients: Mapping[str, Any], result: Round | None) -> None:
-        """What is known of a round; a resumed run takes the place of the rounds that it repeats."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        round = line["round"]
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self._folder), purge_step=round)
-        for name, value in _scalars(line):
-            self._writer.add_scalar(name, value, round)
+    def on_round(self, run: Run, round: Entry) -> None:
+        """What is known of a round."""
+        assert self._writer is not None
+        number = round.line["round"]
+        for name, value in _scalars(round.line):
+            self._writer.add_scalar(name, value, number)
         for when in ("before", "after"):
-            known = [value for value in clients.get(when, []) if value is not None]
+            known = [value for value in round.clients.get(when, []) if value is not None]
             if known:
-                self._writer.add_histogram(f"clients/{when} training", np.array(known), round)
-        if result is not None and "weights" in result.info:
-            self._writer.add_image("weights", _picture(result.info["weights"]), round)
+                self._writer.add_histogram(f"clients/{when} training", np.array(known), number)
+        if round.result is not None and "weights" in round.result.info:
+            self._writer.add_image("weights", _picture(round.result.info["weights"]), number)
         self._writer.flush()
 
-    def close(self) -> None:
+    def on_end(self, run: Run, summary: Mapping[str, Any] | None) -> None:
         """End the file."""
         if self._writer is not None:
             self._writer.close()
