@@ -48,11 +48,11 @@ class LockstepEngine(Engine):
 
     def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
         """See Engine. What a twin has drawn in this round is taken from there."""
-        if self.drawn.setdefault("round", round) != round:
+        if self.drawn.get("round") != round:
             self.drawn.clear()
         known = self.seed, id(self.data.splits), name
         if known not in self.drawn:
-            self.drawn[known] = make()
+            self.drawn.update({"round": round, known: make()})
         found: T = self.drawn[known]
         return found
 
