@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from feddwa.algorithms import ALGORITHMS, FedAvg, FedDWA, PerFedAvg
+from feddwa.algorithms import ALGORITHMS, SCAFFOLD, FedAvg, FedBN, FedDWA, FedNova, PerFedAvg
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, keys
 from feddwa.engine.optimizers import PLAIN, SGD, Adam
 from feddwa.engine.rows import repeat, tensors
 from feddwa.errors import InputError
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after
-from tests.conftest import map_state, plain_net, small_data
+from tests.conftest import conv_net, map_state, plain_net, small_data
 
 OPTIMIZERS = {
     "momentum": SGD(0.9),
@@ -31,9 +31,19 @@ TORCH = {  # the same as people write them, with clipping before the step
 SIZES = (23, 40, 5, 32, 20)  # full batches and short ones, full ones, less than one, ...
 
 
+def network(algorithm):
+    """Without BatchNorm, which FedBN is about."""
+    return conv_net() if isinstance(algorithm, FedBN) else plain_net()
+
+
+def method(name, optimizer):
+    """A method whose arithmetic goes with the optimiser: SCAFFOLD's option II does with plain SGD alone."""
+    return SCAFFOLD(option="I") if name == "scaffold" and optimizer != PLAIN else ALGORITHMS[name]()
+
+
 def federation(algorithm, optimizer=PLAIN, keep=False, dtype=torch.float64, **options):
     data = algorithm.split(small_data(SIZES), np.random.default_rng(1))
-    engine = Engine(plain_net(), data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
+    engine = Engine(network(algorithm), data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
     return Federation(algorithm, engine, **{"participation": 0.6, **options})
 
 
@@ -80,9 +90,15 @@ QUICK = ("feddwa", "fedrod", "pfedme", "perfedavg", "fedprox", "feddwa_plus")
 )
 def test_both_backends_agree_and_keep_the_same_states(name, optimizer):
     """Unequal sizes, partial participation, states that clients keep."""
-    runs = [federation(ALGORITHMS[name](), OPTIMIZERS[optimizer], True, sequential=way) for way in (False, True)]
+    own, keep = OPTIMIZERS[optimizer], name != "fednova"  # which knows what a gradient adds where a state begins anew
+    if not keep and isinstance(own, Adam):
+        return
+    runs = [federation(method(name, own), own, keep, sequential=way) for way in (False, True)]
     same(*(after(run, 2) for run in runs))
     same(*(run.memory for run in runs))
+    same(*(run.server for run in runs))
+    models = {part.split(":")[1] for part in runs[0].memory if part.startswith("optimizer:")}
+    assert models == set(ALGORITHMS[name].optimized if keep and optimizer != "decay" else ())
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -157,3 +173,38 @@ def test_a_step_that_takes_no_optimiser_is_refused():
     trainer, model, memory = started(Settings(optimizer=Adam()))
     with pytest.raises(InputError, match="own_step, a step of this algorithm, takes none"):
         trainer.train(own_step, {"model": model}, memory)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "keep", "message"),
+    [
+        (SCAFFOLD(), SGD(0.9), False, "--param option: got 'II', must be I unless"),
+        (FedNova(), Adam(), False, "--optimizer: got 'adam', must be sgd"),
+        (FedNova(), SGD(0.9), True, "--optimizer: got 'sgd with a state that is kept'"),
+    ],
+)
+def test_methods_that_count_gradients_refuse_what_they_cannot_count(algorithm, optimizer, keep, message):
+    with pytest.raises(InputError) as error:
+        federation(algorithm, optimizer, keep)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_the_shared_models_of_apfl_and_ditto_are_fedavgs_under_any_optimiser():
+    """Clipping and states of the personal model leave the shared one alone."""
+    own = OPTIMIZERS["nesterov"]
+    shared, *others = (federation(ALGORITHMS[name](), own, True) for name in ("fedavg", "apfl", "ditto"))
+    after(shared, 2)
+    for run in others:
+        after(run, 2)
+        same({"model": run.server["model"]}, {"model": shared.server["model"]})
+
+
+def test_a_whole_model_does_not_go_on_with_the_state_of_its_body():
+    trainer, model, memory = started(Settings(1, 10, 0.05, SGD(0.9)))
+    head = {name: value for name, value in model.items() if name.startswith("3.")}
+    body = {name: value for name, value in model.items() if name not in head}
+    trained, _ = trainer.sgd(body, memory, fixed=head)
+    whole, _ = trainer.sgd({**trained, **head}, memory, purpose="tune")
+    anew, _ = started(trainer.engine.settings)[0].sgd({**trained, **head}, memory, purpose="tune")
+    same({"model": whole}, {"model": anew})

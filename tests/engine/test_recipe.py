@@ -14,14 +14,14 @@ from feddwa.algorithms import ALGORITHMS, L2C, PFedMe
 from feddwa.engine import Engine, Settings, Trainer, augment, keys
 from feddwa.engine.augment import BORDER
 from feddwa.engine.engine import calls
-from feddwa.engine.optimizers import SGD
+from feddwa.engine.optimizers import PLAIN, SGD
 from feddwa.engine.rate_schedule import RateSchedule
 from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after
 from tests.conftest import plain_net, small_data
-from tests.engine.test_optimizers import SIZES, same
+from tests.engine.test_optimizers import SIZES, method, network, same
 
 ROUNDS = 10
 SCHEDULES = {
@@ -71,7 +71,7 @@ def federation(algorithm, recipe, sequential=False, **options):
     width = 4 if recipe.get("drop_last") else 10
     data = algorithm.split(small_data(sizes), np.random.default_rng(1))
     settings = Settings(1, width, 0.05, **recipe)
-    engine = Engine(plain_net(), data, settings, 0, dtype=torch.float64)
+    engine = Engine(network(algorithm), data, settings, 0, dtype=torch.float64)
     return Federation(algorithm, engine, sequential=sequential, **{"participation": 0.6, **options})
 
 
@@ -85,7 +85,8 @@ def federation(algorithm, recipe, sequential=False, **options):
 )
 def test_both_backends_and_chunks_agree(name, recipe):
     own = RECIPES[recipe]
-    runs = [federation(ALGORITHMS[name](), own, **way) for way in ({}, {"sequential": True}, {"chunk": 2})]
+    algorithm, ways = method(name, own.get("optimizer", PLAIN)), ({}, {"sequential": True}, {"chunk": 2})
+    runs = [federation(algorithm, own, **way) for way in ways]
     ends = [after(run, 2) for run in runs]
     for end, run in zip(ends[1:], runs[1:], strict=True):
         same(end, ends[0])

@@ -19,7 +19,7 @@ mixture, another lets the shared model step twice with one gradient, a third add
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -29,18 +29,27 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
 from feddwa.engine.network import Client, Net, descend
+from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import add_scaled, difference, repeat
+from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
+from feddwa.params import Tunable
 
 Adaptive = Literal["off", "round", "step"]
 
 
 @dataclass(frozen=True)
-class MixtureStep:
-    """One step of w_i, v_i and alpha_i."""
+class MixtureStep(OptimizerStep):
+    """One step of w_i, v_i and alpha_i.
 
-    rate: float
-    alpha_rate: float
+    The optimiser moves w_i and v_i, each along its own gradient and clipped by itself, so that w_i is FedAvg's whatever
+    v_i does. The step of alpha_i stays plain.
+    """
+
+    moves = ("model", "personal")
+
+    rate: Number
+    alpha_rate: Number
     adaptive: Adaptive
 
     def __call__(self, client: Client, state: StepState, batch: Batch) -> StepState:
@@ -51,12 +60,12 @@ class MixtureStep:
         shared_gradient = client.gradient(shared, batch, loss_aside)
         gradient = client.gradient(mixture, batch)
         slope = torch.stack([(value * gradient[name]).sum() for name, value in apart.items()]).sum()
-        alpha = (mixing["alpha"] - mixing["open"] * self.alpha_rate * slope).clamp(0, 1)
+        alpha = (mixing["alpha"] - mixing["open"] * times(self.alpha_rate, slope)).clamp(0, 1)
         moving = mixing["open"] if self.adaptive == "step" else torch.zeros_like(mixing["open"])
         scaled = Model({name: mixing["alpha"] * value for name, value in gradient.items()})
         return {
-            "model": descend(shared, shared_gradient, self.rate),
-            "personal": descend(own, scaled, self.rate),
+            **self.descend(state, {"model": shared_gradient}, self.rate),
+            **self.descend(state, {"personal": scaled}, self.rate),
             "mixing": Model({"alpha": alpha, "open": moving}),
         }
 
@@ -76,15 +85,16 @@ class APFL(FedAvg):
     passes = 2
     models_kept, numbers_kept = 1, 1
     global_model = False
+    optimized = ("model", "personal")
     policies = ("local",)
     evaluated = "a mixture of its own and the global model"
     newcomer = Algorithm.newcomer  # it has no v_i yet: a newcomer is fine-tuned
 
-    alpha: float = 0.5
+    alpha: Annotated[float, Tunable(0.1, 0.9)] = 0.5
     """Share of the own model in the mixture, at first."""
     adaptive: Adaptive = "step"
     """When alpha follows its gradient: never, at the first step of a round, or at every step."""
-    alpha_lr: float | None = None
+    alpha_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_a: rate of alpha; none = the run's rate."""
 
     def __post_init__(self) -> None:
@@ -102,7 +112,7 @@ class APFL(FedAvg):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """E epochs of all three."""
-        step = MixtureStep(trainer.lr, trainer.lr if self.alpha_lr is None else self.alpha_lr, self.adaptive)
+        step = MixtureStep(trainer.lr, trainer.rate(self.alpha_lr), self.adaptive)
         alpha = memory["mixing"]["alpha"]
         mixing = {"alpha": alpha, "open": torch.full_like(alpha, self.adaptive != "off")}
         start = {"model": download["model"], "personal": memory["personal"], "mixing": mixing}

@@ -18,6 +18,7 @@ messages would take them, or v_i's scales and shifts, for the shared model's, an
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Algorithm, Problem
 from feddwa.algorithms.fedavg import FedAvg
@@ -25,7 +26,7 @@ from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine import Cohort, Memory, Message, ServerState, Stack, Trainer
 from feddwa.engine.rows import repeat
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,16 @@ class Ditto(FedAvg):
     passes = 2
     models_kept = 1
     global_model = False
+    optimized = ("model", "personal")
     policies = ("local",)
     evaluated = "its own model"
     newcomer = Algorithm.newcomer  # v_i comes from training, not from w: a newcomer is fine-tuned
 
-    lam: float = 1.0
+    lam: Annotated[float, Tunable(1e-3, 10, log=True)] = 1.0
     """lambda: strength of the pull."""
     personal_epochs: Repeats | None = None
     """E_p: epochs of the personal model; none = as many as the run's local epochs."""
-    personal_lr: float | None = None
+    personal_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_p: rate of the personal model; none = the run's rate."""
 
     def __post_init__(self) -> None:
@@ -61,11 +63,12 @@ class Ditto(FedAvg):
         return server, {"personal": repeat(problem.initial, problem.clients)}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """Both models. The personal one is last, so that BatchNorm statistics are those of what is evaluated."""
-        shared, _ = trainer.sgd(download["model"], memory)
+        """Both models. BatchNorm statistics are those of the personal one, which is evaluated."""
+        shared, after = trainer.sgd(download["model"], memory)
+        memory = {**after, "buffers": memory["buffers"]}
         step = ProximalStep(trainer.rate(self.personal_lr), self.lam)
         start, anchor = {"model": memory["personal"]}, {"anchor": download["model"]}
-        state, memory = trainer.train(step, start, memory, anchor, epochs=self.personal_epochs)
+        state, memory = trainer.train(step, start, memory, anchor, epochs=self.personal_epochs, name="personal")
         return {"model": shared}, {**memory, "personal": state["model"]}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:

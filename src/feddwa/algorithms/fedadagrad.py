@@ -7,10 +7,12 @@ library that leaves Adam's 0.9 there has another method.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from feddwa.algorithms.fedopt import FedOpt
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class FedAdagrad(FedOpt):
     summary = "FedAvg with Adagrad on the server"
     kind, year = "global", 2021
 
-    server_lr: float = 0.1
+    server_lr: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.1
     """eta_g: the server's rate."""
     beta1: float = 0.0
     """Share of the old direction that is kept."""

@@ -22,6 +22,7 @@ whatever optimiser the models have.
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 
@@ -34,7 +35,7 @@ from feddwa.engine.numbers import Number, times
 from feddwa.engine.optimizers import PLAIN
 from feddwa.engine.rows import only, repeat
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class FedALA(FedAvg):
     evaluated = "its blend of the global and its own model"
     newcomer = Algorithm.newcomer  # it has no model of its own to blend: fine-tuning
 
-    blend_lr: float = 1.0
+    blend_lr: Annotated[float, Tunable(0.01, 10, log=True)] = 1.0
     """eta_W: rate of the weights."""
-    share: float = 0.8
+    share: Annotated[float, Tunable(0.2, 1.0)] = 0.8
     """s: share of the training data that the weights are learned on."""
     start_epochs: Repeats = 11
     """Epochs of learning in a client's second round; later rounds take one."""

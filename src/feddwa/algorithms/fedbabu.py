@@ -16,12 +16,13 @@ test accuracy; ours is tuned before every evaluation. Sizes weigh the average, t
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Problem
 from feddwa.algorithms.partial import PartlyShared
 from feddwa.engine import Memory, Message, Stack, Trainer
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class FedBABU(PartlyShared):
 
     head: str = "last"
     """Layers that are never trained: last, the last linear one, or names with commas between them."""
-    tune_epochs: Repeats = 5
+    tune_epochs: Annotated[Repeats, Tunable(1, 10)] = 5
     """E_f: epochs of tuning before evaluation."""
-    tune_lr: float | None = None
+    tune_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """Rate of tuning; none = the run's rate."""
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ a pull towards a shifted anchor.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
@@ -28,6 +29,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import norms, repeat, zeros
 from feddwa.errors import require
 from feddwa.mixing import average
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class FedDyn(FedAvg):
     models_kept = 1
     updates = ("gradient",)
 
-    alpha: float = 0.01
+    alpha: Annotated[float, Tunable(1e-3, 0.1, log=True)] = 0.01
     """Strength of the pull towards w; 0.001 to 0.1 are usual."""
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ eta_g = tau, both large, is FedAvg.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
@@ -24,17 +25,18 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.engine import Cohort, Memory, Message, ServerState
 from feddwa.engine.rows import zeros
 from feddwa.errors import require
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
 class FedOpt(FedAvg):
     """What the three share."""
 
-    server_lr: float = 0.01
+    server_lr: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.01
     """eta_g: the server's rate."""
     beta1: float = 0.9
     """Share of the old direction that is kept."""
-    tau: float = 0.001
+    tau: Annotated[float, Tunable(1e-4, 0.1, log=True)] = 0.001
     """What is added to the root of v: the larger, the less adaptive."""
 
     def __post_init__(self) -> None:

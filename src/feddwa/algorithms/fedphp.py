@@ -19,7 +19,7 @@ with the same mu; policies that edit messages are refused as with Ditto. lambda 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Tr
 from feddwa.engine.network import Net, outputs_and_features, task_loss
 from feddwa.engine.rows import add_scaled, difference, only, repeat
 from feddwa.errors import InputError, require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 Transfer = Literal["mmd", "kd"]
 
@@ -79,13 +79,13 @@ class FedPHP(FedAvg):
     evaluated = "the moving average of its models"
     newcomer = Algorithm.newcomer  # p_i comes from rounds that a newcomer has not had: it is fine-tuned
 
-    lam: float = 0.05
+    lam: Annotated[float, Tunable(0.0, 0.5)] = 0.05
     """lambda: share of R in the objective."""
-    mu: float = 0.9
+    mu: Annotated[float, Tunable(0.0, 1.0)] = 0.9
     """mu_0: largest share of the past in p_i."""
     horizon: Repeats = 100
     """Rounds of a client after which mu is mu_0: participation times rounds."""
-    transfer: Transfer = "mmd"
+    transfer: Annotated[Transfer, Tunable(choices=("mmd", "kd"))] = "mmd"
     """What R compares: features (mmd) or outputs (kd)."""
 
     def __post_init__(self) -> None:

@@ -17,12 +17,13 @@ start equal; E_h = 0 is FedBABU's training, E_b = 0 leaves the body as it was dr
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from feddwa.algorithms.base import Problem
 from feddwa.algorithms.partial import PartlyShared
 from feddwa.engine import Memory, Message, Stack, Trainer
 from feddwa.errors import require
-from feddwa.params import Repeats
+from feddwa.params import Repeats, Tunable
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,18 @@ class FedRep(PartlyShared):
     kind, year = "shared-body", 2021
     models_down = models_up = "body"
     models_kept = "1 - body"
+    optimized = ("model", "head")
     passes, body_passes, probe_passes = 0, 1, 10
     server_ops = "m * body"
     discloses, evaluated = "its trained body", "the shared body with its own head"
 
     head: str = "last"
     """Layers that stay with the client: last, the last linear one, or names with commas between them."""
-    head_epochs: Repeats = 10
+    head_epochs: Annotated[Repeats, Tunable(1, 10)] = 10
     """E_h: epochs of the head in a round."""
     body_epochs: Repeats | None = None
     """E_b: epochs of the body; none = as many as the run's local epochs."""
-    head_lr: float | None = None
+    head_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_h: rate of the head; none = the run's rate."""
     tune_epochs: Repeats = 0
     """Epochs of the head before its model is evaluated, on a copy."""
@@ -77,6 +79,5 @@ class FedRep(PartlyShared):
         """The client's head after so many epochs on a body that stands still, and BatchNorm statistics moved on."""
         if not epochs:
             return memory["own"], memory
-        return trainer.sgd(
-            memory["own"], memory, fixed=body, epochs=epochs, lr=trainer.rate(self.head_lr), purpose=purpose
-        )
+        head, rate = memory["own"], trainer.rate(self.head_lr)
+        return trainer.sgd(head, memory, fixed=body, epochs=epochs, lr=rate, purpose=purpose, name="head")

@@ -19,7 +19,7 @@ client's own statistics, those of the model that it trained last, which favours 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Tr
 from feddwa.engine.rows import put, repeat, row, take
 from feddwa.errors import require
 from feddwa.mixing import mix
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class IFCA(Algorithm):
     server_ops = "4 * m"
     discloses, evaluated = "its trained model, its cluster", "the cluster's model that fits it best"
 
-    clusters: int = 4
+    clusters: Annotated[int, Tunable(2, 8)] = 4
     """k: models, of which each costs traffic and a forward pass."""
     fresh: Literal["all", "head"] = "all"
     """The parameters by which the models differ at first; head suits pretrained weights."""

@@ -16,6 +16,7 @@ the first client twice. theta = 0 is Local; theta = 1 is FedAvg over equal sizes
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
@@ -24,6 +25,7 @@ from feddwa.engine import Cohort, Memory, Message, ServerState, Trainer
 from feddwa.engine.rows import put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import mix
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class L2GD(Algorithm):
     server_ops = "m**2"
     discloses, evaluated = "its trained model", "its mixture with the mean"
 
-    theta: float = 0.5
+    theta: Annotated[float, Tunable(0.0, 1.0)] = 0.5
     """Share of the mean in every model."""
 
     def __post_init__(self) -> None:

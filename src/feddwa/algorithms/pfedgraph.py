@@ -18,7 +18,7 @@ counts the participants alone; who is absent keeps its w_i.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import difference, put, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines, project_to_simplex
+from feddwa.params import Tunable
 
 ALIKE = 0.9  # a cosine from which on clients count as equal
 
@@ -63,11 +64,11 @@ class PFedGraph(Algorithm):
     stackable = ("alpha", "since")
     discloses, evaluated = "its trained model", "its mixture of models"
 
-    alpha: float = 0.8
+    alpha: Annotated[float, Tunable(0.01, 10, log=True)] = 0.8
     """How near weights stay to data sizes; large = FedAvg."""
-    lam: float = 0.01
+    lam: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.01
     """lambda: how strongly a model leans towards its mixture."""
-    since: Literal["initial", "round"] = "initial"
+    since: Annotated[Literal["initial", "round"], Tunable(choices=("initial", "round"))] = "initial"
     """What updates are measured from: the initial model, or that of the round."""
 
     def __post_init__(self) -> None:

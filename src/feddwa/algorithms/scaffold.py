@@ -20,7 +20,7 @@ its c_k nevertheless.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -35,6 +35,7 @@ from feddwa.engine.rows import difference, only, repeat, scale, zeros
 from feddwa.engine.steps import OptimizerStep
 from feddwa.errors import require
 from feddwa.mixing import average
+from feddwa.params import Tunable
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class SCAFFOLD(FedAvg):
     updates = ("control",)
     discloses = "its trained model, its mean gradient"
 
-    server_lr: float = 1.0
+    server_lr: Annotated[float, Tunable(0.1, 1.5)] = 1.0
     """eta_g: how far the server follows the mean update."""
     option: Literal["I", "II"] = "II"
     """What c_k becomes: I = the gradient at w, II = the mean gradient along the way."""

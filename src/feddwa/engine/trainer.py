@@ -186,7 +186,8 @@ class Trainer:
         for part in step.moves:
             fresh, whose = step.optimizer.init(row(state[part], 0)), name if part == "model" else part
             kept, (model, going_on) = state_of(memory, whose), self._trained.get(whose, ({}, {}))
-            if fresh.keys() == going_on.keys() and all(state[part].get(key) is own for key, own in model.items()):
+            same = state[part].keys() == model.keys() and all(state[part][key] is own for key, own in model.items())
+            if same and fresh.keys() == going_on.keys():
                 begin[part] = going_on
             elif fresh and settings.keep_optimizer and step.optimizer == settings.optimizer:
                 self._check_kept(whose, kept)

@@ -1,7 +1,7 @@
 """Colours and dashes of methods, in the report and in all figures: told apart by the colour-blind and in print.
 
 The hues are those of Okabe and Ito, darkened where they are too pale for lines on white; where they are used up, dashes
-go on. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
+go on, and then hues of Tol. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
 """
 
 import itertools
@@ -18,8 +18,15 @@ HUES = (  # on white, on black
     ("#3a9bd9", "#8fd0ff"),
     ("#6f4fb3", "#a48be0"),
 )
+MORE = (
+    ("#882255", "#d9778f"),
+    ("#117733", "#8fc76a"),
+    ("#332288", "#8c8cf5"),
+    ("#74741c", "#d3d36b"),
+)
 DASHES = ("solid", "dashed", "dotted")
-FIRST = {"feddwa": 0, "fedavg": 1}  # algorithm -> place in HUES
+LOOKS = [(hue, dash) for hues in (HUES, MORE) for dash in DASHES for hue in hues]
+FIRST = {"feddwa": 0, "fedavg": 1}  # algorithm -> place in LOOKS
 
 
 class Style(NamedTuple):
@@ -43,5 +50,6 @@ def styles(algorithms: Sequence[str]) -> list[Style]:
             continue
         place = reserved.pop(name, None)
         place = next(free) if place is None else place
-        found.append(Style(*HUES[place % len(HUES)], DASHES[place // len(HUES) % len(DASHES)]))
+        hue, dash = LOOKS[place % len(LOOKS)]
+        found.append(Style(*hue, dash))
     return found
