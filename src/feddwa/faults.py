@@ -74,15 +74,21 @@ class Faults:
 
     def absent(self, seed: int, cohort: Cohort) -> Tensor:
         """(m,) bool: who drops out of a round."""
+        if not self.dropout:
+            return _nobody(cohort)
         return _draw(seed, "dropout", cohort) < self.dropout
 
     def late(self, seed: int, cohort: Cohort) -> Tensor:
         """(m,) bool: who misses the deadline."""
+        if not self.straggler:
+            return _nobody(cohort)
         times = cohort.sizes / torch.exp(SPREAD * _normal(keys.key(seed, "speed", cohort.round, cohort.ids), 1)[:, 0])
         return times.argsort().argsort() >= len(cohort) - round(self.straggler * len(cohort))
 
     def signatures(self, seed: int, cohort: Cohort, honest: Signature) -> list[Signature]:
         """The signature of every client's message as it arrives."""
+        if not self.shape:
+            return [honest] * len(cohort)
         other = {name: ((*shape, 1), dtype) for name, (shape, dtype) in honest.items()}
         return [other if wrong else honest for wrong in (_draw(seed, "shape", cohort) < self.shape).tolist()]
 
@@ -109,6 +115,11 @@ class Faults:
 
 
 HEALTHY = Faults()
+
+
+def _nobody(cohort: Cohort) -> Tensor:
+    """(m,) bool: none of a cohort. Draws are hundreds of small operations, which a healthy federation does without."""
+    return torch.zeros(len(cohort), dtype=torch.bool)
 
 
 def _draw(seed: int, purpose: str, cohort: Cohort) -> Tensor:

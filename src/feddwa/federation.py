@@ -130,6 +130,8 @@ class Federation:
 
     def _cohort(self, round: int) -> Cohort:
         sizes = self.engine.data.splits["train"].sizes
+        if self.cohort_size == len(sizes):
+            return Cohort(torch.arange(len(sizes)), sizes, round, self.clients)
         ids = keys.sample(keys.key(self.engine.seed, "cohort", round), len(sizes), self.cohort_size)
         return Cohort(ids, sizes[ids], round, self.clients)
 
@@ -175,8 +177,8 @@ class Federation:
 
 def to_evaluate(seed: int, clients: int, count: int | None) -> Tensor:
     """(k,) the `count` clients that are evaluated in a run, the same in every round, in ascending order; None: all."""
-    if count is None or count >= clients:
-        return torch.arange(clients)
+    if count is None or count >= clients or not count:
+        return torch.arange(0 if count == 0 else clients)
     return keys.sample(keys.key(seed, "evaluated"), clients, count)
 
 

@@ -166,20 +166,23 @@ class Engine:
 
     def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
-        if (template(step), samples) in self.flops:
-            return self.flops[template(step), samples]
-        client = FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
+
+        def client() -> Client:
+            return FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
+
         return self.flops_of(client, step, state, constants, samples)
 
-    def flops_of(self, client: Client, step: Step, state: StepState, constants: StepState, samples: int) -> int:
-        """The same of a client of one's own; counted once for a step, what it moves and a number of samples."""
+    def flops_of(
+        self, client: Callable[[], Client], step: Step, state: StepState, constants: StepState, samples: int
+    ) -> int:
+        """The same of a client that `client` makes; counted once for a step, what it moves and a number of samples."""
         known = (template(step), samples, _layout(state))
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
             batch, parts = self.data.batch(index, self.dtype), dict(state)
             del parts["buffers"]
             with FlopCounterMode(display=False) as counter:
-                step(client, parts, batch, **constants)
+                step(client(), parts, batch, **constants)
             self.flops[known] = counter.get_total_flops()
         return self.flops[known]
 

@@ -110,9 +110,12 @@ class SequentialTrainer(Trainer):
         try:
             return super()._step_flops(step, state, constants, samples)
         except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
-            module = copy.deepcopy(self.engine.module).train()
-            load(module, state["buffers"])
-            client = PlainClient(module, self.engine.loss, keys.key(0, "flops"))
+
+            def client() -> PlainClient:
+                module = copy.deepcopy(self.engine.module).train()
+                load(module, state["buffers"])
+                return PlainClient(module, self.engine.loss, keys.key(0, "flops"))
+
             return self.engine.flops_of(client, step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:

@@ -41,8 +41,9 @@ class _Member:
         try:
             if self.federation is None:
                 self.federation = make_federation(self.config, self.engine)
+            sample = sample_flops(self.engine)
             while self.federation.round < until:
-                self.gradients += float(self.federation.step().costs.flops.sum()) / sample_flops(self.engine)
+                self.gradients += float(self.federation.step().costs.flops.sum()) / sample
             self.federation.evaluate_all()
             scores, measure = self.federation.scores, measure_of(self.engine)
             self.failed = "" if scores.loss.isfinite().any() else "no model has a finite loss"
