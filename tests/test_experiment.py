@@ -151,6 +151,7 @@ def test_a_stack_is_found_again_for_its_own_samples_only(monkeypatch):
 @pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if kind.stackable])
 def test_hyper_parameters_that_training_costs_nothing_are_one_stack(algorithm):
     values = {"top_k": 2, "granularity": "model", "power": 1.0, "average": 0.5, "prior": 20.0, "freeze": 1}
+    values |= {"alpha": 0.1, "since": "round"}
     params = [f"{algorithm}.{name}={values[name]}" for name in ALGORITHMS[algorithm].stackable]
     shared = {"algorithm": algorithm, "clients": 4, "rounds": 3, "partition": "dirichlet"}
     configs = [RunConfig(**shared, param=(value,), out=f"stack-{value}").resolved() for value in params]

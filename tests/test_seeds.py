@@ -200,6 +200,23 @@ def test_unequal_seeds_are_marked_everywhere(call):
     assert f"{np.mean(apart):+.2f}" in shown
 
 
+def test_validation_has_a_table_of_its_own_and_nothing_wraps(capsys):
+    from feddwa.report.tables import show_seeds
+    from feddwa.report.terminal import make_console
+    from feddwa.results.methods import Method
+
+    for name in ("fedavg", "local"):
+        feddwa.run(seeds=[0, 1], out=f"c/{name}", algorithm=name, validation=0.2, **TINY)
+    methods = [Method(name, read([f"c/{name}"])) for name in ("fedavg", "local")]
+    show_seeds(make_console(width=80), methods)
+    shown = capsys.readouterr().out
+    assert "Validation: on 20 %" in shown
+    for method in methods:
+        values = [run.metrics["validation accuracy"][-1] for run in method.runs]
+        told = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+        assert any(re.search(rf"{method.name}\W+{told}", line) for line in shown.splitlines())
+
+
 def test_the_terminal_marks_unequal_seeds_too(capsys):
     from feddwa.report.tables import show_seeds
     from feddwa.report.terminal import make_console

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
-from feddwa.config import RunConfig
+from feddwa.cli import parser
 from feddwa.groups import by_kind
 
 DOCS = Path(__file__).parents[2] / "docs" / "algorithms"
@@ -33,11 +34,7 @@ def test_every_algorithm_has_a_page_with_its_parameters(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_command_on_the_page_is_valid(name):
     command = re.search(r"```\n(feddwa run .+)\n```", (DOCS / f"{name}.md").read_text(encoding="utf-8"))
-    words = shlex.split(command.group(1))[2:]
-    pairs = list(zip(words[::2], words[1::2], strict=True))
-    options = {key[2:].replace("-", "_"): value for key, value in pairs if key != "--param"}
-    options["batch_size"] = int(options.get("batch_size", 10))
-    config = RunConfig(**options, param=tuple(value for key, value in pairs if key == "--param")).resolved()
+    config = parser.parse("run", cli.COMMANDS["run"].options, shlex.split(command.group(1))[2:]).resolved()
     assert config.algorithm == name
 
 

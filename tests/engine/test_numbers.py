@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from feddwa.algorithms import ALGORITHMS, FedAvg, FedProx, PFedMe
+from feddwa.algorithms import FedAvg, FedProx, PFedMe
 from feddwa.algorithms.proximal import ProximalStep
 from feddwa.engine import Engine, Settings
 from feddwa.engine.engine import Epoch, Schedule
@@ -15,7 +15,7 @@ from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, equal
 from tests.conftest import conv_net, plain_net, small_data
-from tests.engine.test_optimizers import SIZES, same
+from tests.engine.test_optimizers import SIZES, method, same
 
 
 def test_a_template_has_the_structure_and_the_numbers_travel_beside_it():
@@ -42,12 +42,19 @@ def engine_of(algorithm, lr, optimizer, seed=0, network=plain_net, dtype=torch.f
 
 
 @pytest.mark.parametrize("optimizer", [SGD(), SGD(0.9, True, 0.01, clip=0.5), Adam(weight_decay=0.1, decoupled=True)])
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "pfedme", "perfedavg", "fedrod"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fedavg", "fedprox", "pfedme", "perfedavg", "fedrod"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("apfl", "fedala", "fedphp", "pfedgraph", "scaffold")),
+    ],
+)
 def test_lifted_numbers_compute_the_same(name, optimizer):
     ends = []
     for change in (lambda engine: engine, lifting):
-        engine = change(engine_of(ALGORITHMS[name](), 0.05, optimizer))
-        ends.append(after(Federation(ALGORITHMS[name](), engine, 0.6), 2))
+        algorithm = method(name, optimizer)
+        engine = change(engine_of(algorithm, 0.05, optimizer))
+        ends.append(after(Federation(algorithm, engine, 0.6), 3))
     same(*ends)
 
 

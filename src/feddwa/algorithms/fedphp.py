@@ -29,6 +29,7 @@ from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
 from feddwa.engine.network import Net, outputs_and_features, task_loss
+from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import add_scaled, difference, only, repeat
 from feddwa.errors import InputError, require
 from feddwa.params import Repeats, Tunable
@@ -40,7 +41,7 @@ Transfer = Literal["mmd", "kd"]
 class Taught:
     """The task's loss and the distance from what the private model makes of a batch."""
 
-    lam: float
+    lam: Number
     transfer: Transfer
 
     def __call__(self, net: Net, params: Model, batch: Batch, private: Model) -> Tensor:
@@ -51,7 +52,7 @@ class Taught:
             distance = squared_mmd(features.flatten(1), known.flatten(1))
         else:
             distance = -((taught / 4).softmax(1) * outputs.log_softmax(1)).sum(1).mean()
-        return (1 - self.lam) * net.loss_function(outputs, batch.y) + self.lam * distance
+        return times(1 - self.lam, net.loss_function(outputs, batch.y)) + times(self.lam, distance)
 
 
 def squared_mmd(x: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ fresh draw; constants such as BatchNorm's ones stay. That would ruin pretrained 
 alone, as the official code begins with a fresh last layer per model. The official code redraws all starts until every
 model attracts enough clients; ours does not, and a model may attract nobody and still costs its traffic. A library
 starts all models equal, so that every client takes the first for ever. With BatchNorm, models are judged by the
-client's own statistics, those of the model that it trained last, which favours that one.
+client's own statistics, those of the model that it trained last, which favours that one. Means of the statistics of
+different models would mean nothing: the policy "mean" is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ class IFCA(Algorithm):
     models_down, models_up, numbers_up = 4, 1, 1
     passes, forward_passes = 1, 4
     server_ops = "4 * m"
+    policies = ("local", "all-local")
     discloses, evaluated = "its trained model, its cluster", "the cluster's model that fits it best"
 
     clusters: Annotated[int, Tunable(2, 8)] = 4

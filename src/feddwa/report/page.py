@@ -190,7 +190,7 @@ def _cost_cells(method: Method, methods: Sequence[Method], metrics: Sequence[str
         *([lead_in_words(method, reference(methods)), count] if several else [over]),
         "" if gain is None else f"{gain.winners} of {len(gain.clients)}",
         *_over_clients(method),
-        *(f"{method.metrics[name][-1]:.4g}" for name in metrics),
+        *(f"{method.metrics[name][-1]:{measure.format_of(name)}}" for name in metrics),
         human_bytes(round(method.traffic)),
         human_bytes(round(method.total("bytes"))),
         human_flops(method.total("flops")),

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddwa import doctor
+from feddwa.config import RunConfig
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results.compare import (
@@ -46,8 +47,7 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
     console.print(table)
     what = "Accuracy in percent" if first.measure.sign > 0 else "Loss, lower is better"
     more = f" Last {' and '.join(measured)}: likewise." if measured else ""
-    if config.validation:
-        more += f"\nValidation: on {100 * config.validation:g} % of each client's training data, held out."
+    more += f"\n{held_out(config)}" if config.validation else ""
     console.print(
         f"{what}: each client's personalised model on its own test data,\n"
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
@@ -86,9 +86,8 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
     lacking, count = seeds_lacking(methods), len({run.seed for method in methods for run in method.runs})
     seeds = f"{count} seed{'s' * (count > 1)}"
     table = Table(title=f"{setting_name(config)}, {config.rounds} rounds, {seeds}")
-    measured = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
     over = [over_whom(base)] if len(methods) > 1 else []
-    for column in ("algorithm", "last", *over, "n", *measured, "traffic", "time"):
+    for column in ("algorithm", "last", *over, "n", "traffic", "time"):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     for method in methods:
         table.add_row(
@@ -96,7 +95,6 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
             f"{over_seeds(method.runs):{measure.fine}}",
             *(lead_in_words(method, base) for _ in over),
             f"{len(method.runs)}{'*' * (method.name in lacking)}",
-            *(f"{over_seeds(method.runs, name):.4g}" for name in measured),
             human_bytes(round(method.traffic)),
             human_seconds(float(np.mean([run.seconds for run in method.runs]))),
         )
@@ -111,6 +109,7 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         sep="",
         highlight=False,
     )
+    _show_metrics(console, methods)
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
     for method in methods:
@@ -119,11 +118,32 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
             console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
 
 
+def _show_metrics(console: Console, methods: Sequence[Method]) -> None:
+    """What else is measured in all runs, in a table of its own: means and spreads take a terminal's width."""
+    names = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
+    if not names:
+        return
+    config, measure, table = methods[0].runs[0].config, methods[0].measure, Table()
+    for column in ("algorithm", *names):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for method in methods:
+        values = (f"{over_seeds(method.runs, name):{measure.format_of(name)}}" for name in names)
+        table.add_row(method.name, *values)
+    console.print(table)
+    if config.validation:
+        console.print(held_out(config), highlight=False)
+
+
+def held_out(config: RunConfig) -> str:
+    """On what validation is."""
+    return f"Validation: on {100 * config.validation:g} % of each client's training data, held out."
+
+
 def _cells(run: Record, local: Record | None, metrics: Sequence[str]) -> tuple[str, ...]:
     (best, after), measure = run.best, run.measure
     gain = client_gains(run, local if local is not None and local.sound else None)
     over = "" if local in (None, run) else "-" if gain is None else measure.gain(gain.mean())
-    own = (f"{run.metrics[name][-1]:.4g}" for name in metrics)
+    own = (f"{run.metrics[name][-1]:{measure.format_of(name)}}" for name in metrics)
     costs = human_bytes(round(run.traffic)), human_seconds(run.seconds)
     return measure.number(run.last), f"{measure.number(best)} ({after})", over, *own, *costs
 

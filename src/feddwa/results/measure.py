@@ -30,6 +30,10 @@ class Measure:
         """A value in a table, whose head tells the unit."""
         return f"{value:{self.fine}}"
 
+    def format_of(self, metric: str) -> str:
+        """Of a metric's values in tables: this measure on other samples ("validation accuracy") is written like it."""
+        return self.fine if metric.endswith(f" {self.name}") else ".4g"
+
     def gain(self, value: float) -> str:
         """By how much something is better, in a table; less than 0 where it is worse."""
         return f"{value:+{self.apart}}"
