@@ -77,7 +77,7 @@ def test_equal_weights_in_all_groups_are_one_mixture():
 def filled(store, tmp_path):
     """docs/beyond.md in another folder, with the tables of a store."""
     (tmp_path / "beyond.md").write_text((ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"), encoding="utf-8")
-    return page._fill_beyond(store, tmp_path)
+    return page.fill(tmp_path / "beyond.md", specs.beyond(), store)
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_without_results_the_page_has_empty_tables(tmp_path):
 def test_a_table_that_nobody_knows_is_told(tmp_path):
     (tmp_path / "beyond.md").write_text("<!-- table: nowhere -->\n\n<!-- end -->\n")
     with pytest.raises(InputError, match=r"beyond.md: table: unknown name 'nowhere'; valid: methods-cifar10, "):
-        page._fill_beyond(Store(tmp_path), tmp_path)
+        page.fill(tmp_path / "beyond.md", specs.beyond(), Store(tmp_path))
 
 
 def digits(name, setting="groups"):

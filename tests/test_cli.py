@@ -16,6 +16,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.cli.parser import parse
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.partition import PARTITIONS
+from feddwa.groups import by_kind
 from feddwa.params import fields_of
 
 QUICK = ("--clients", "4", "--rounds", "2")
@@ -86,7 +87,11 @@ def test_lists(call, what, names):
     status, out, _ = call("list", what)
     assert status == 0
     libraries = ["torchvision:NAME", "timm:NAME", "hf:NAME"] if what == "models" else []
-    assert [line.split()[0] for line in out.splitlines()] == [*names, *libraries]
+    listed = [line.split()[0] for line in out.splitlines() if line]
+    if what == "algorithms":  # by kind, under headings
+        assert listed == [word for kind, own in by_kind().items() for word in (f"@{kind}:", *own)]
+        listed = sorted((word for word in listed if not word.startswith("@")), key=list(names).index)
+    assert listed == [*names, *libraries]
     status, out, _ = call("list", what, "--json")
     assert status == 0
     assert list(json.loads(out)) == list(names)
@@ -226,7 +231,7 @@ BAD = {
     "run --algorithm magic": "--algorithm: unknown name 'magic'; valid: local, fedavg",
     "run --dataset nowhere": "--dataset: unknown name 'nowhere'.*valid: digits, .*or a path",
     "run --model huge": "--model: unknown name 'huge'; valid: cifar-cnn",
-    "run --model cifar-cnn": "--model cifar-cnn: takes .*models that fit: digits-mlp",
+    "run --model cifar-cnn": "--model cifar-cnn: takes .*models that fit: conv-dropout, digits-mlp",
     "run --partition fair": "--partition: unknown name 'fair'; valid: pathological",
     "run --device tpu": "--device: unknown name 'tpu'; valid: auto, cpu, cuda",
     "run --backend fast": "--backend: unknown name 'fast'; valid: vectorised, sequential, auto",

@@ -36,9 +36,9 @@ def complete(words, capsys):
     [
         (["feddwa", "rep"], ["report", "reproduce"]),
         (["feddwa", "run", "--al"], ["--algorithm"]),
-        (["feddwa", "run", "--algorithm", "fedd"], ["feddwa", "feddwa_plus"]),
+        (["feddwa", "run", "--algorithm", "fedd"], ["feddwa", "feddwa_plus", "feddyn"]),
         (["feddwa", "compare", "--algorithms", "feddwa", "loc"], ["local"]),
-        (["feddwa", "run", "--partition", "dir"], ["dirichlet"]),
+        (["feddwa", "run", "--partition", "dir"], ["dirichlet", "dirichlet-clients"]),
         (["feddwa", "list", "mo"], ["models"]),
         (["feddwa", "figure", "pa"], ["partition", "pareto"]),
         (["feddwa", "figure", "curves", "--o"], ["--out"]),

@@ -100,7 +100,9 @@ def head_only() -> nn.Module:
 def test_the_optimiser_of_the_sequential_backend_holds_trainable_parameters_only(monkeypatch):
     held = []
     sgd = torch.optim.SGD
-    monkeypatch.setattr(torch.optim, "SGD", lambda own, lr: held.append(list(own)) or sgd(held[-1], lr))
+    monkeypatch.setattr(
+        torch.optim, "SGD", lambda own, *rest, **kinds: held.append(list(own)) or sgd(held[-1], *rest, **kinds)
+    )
     federation(FedAvg(), head_only, small_data(SIZES), sequential=True).step()
     assert len(held) == len(SIZES)
     assert all([tuple(value.shape) for value in own] == [(10, 16), (10,)] for own in held)

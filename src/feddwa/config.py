@@ -56,7 +56,7 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     model: str | None = None
-    """Name from `feddwa list models`, MODULE:CLASS or timm:NAME; default: the dataset's."""
+    """`feddwa list models`, MODULE:CLASS or timm:NAME; default: the dataset's."""
     model_arg: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
     """KEY=VALUE, an argument of the network's constructor (`feddwa list models NAME`). Repeatable."""
     partition: str | None = None
@@ -70,7 +70,7 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     epochs: Repeats = 1
     """Local epochs a round, E."""
     batch_size: int | None = None
-    """Local batch size, B; default: 10 for digits and own data, else the paper's 20."""
+    """Local batch size, B; default: 10 for digits and own data, else 20."""
     lr: float | Literal["auto"] | None = None
     """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.03]."""
     loss: str | None = None

@@ -23,7 +23,7 @@ class RateSchedule:
     decay: float = 1.0  # factor of step and exponential
     every: int = 1  # rounds after which step decays
     warmup: int = 0  # rounds in which the rate rises
-    rounds: int = 1  # T; what is trained after the last round has the rate of that
+    rounds: int = 1  # T; what is trained before the first round or after the last has the rate of that
 
     @property
     def varies(self) -> bool:
@@ -32,7 +32,7 @@ class RateSchedule:
 
     def factor(self, round: int) -> float:
         """What the run's rate is multiplied by in a round, of which 1 is the first."""
-        past = min(round, self.rounds) - 1 - self.warmup
+        past = min(max(round, 1), self.rounds) - 1 - self.warmup
         if past < 0:
             return (past + 1 + self.warmup) / (self.warmup + 1)
         if self.kind == "cosine":

@@ -14,7 +14,7 @@ from feddwa.results.palette import Style, styles
 from feddwa.results.record import Record
 from feddwa.results.weights import Weights
 
-CELLS = 2_000_000  # weights that a report carries at most; beyond it some rounds are left out
+CELLS = 1_500_000  # weights that a report carries at most, up to 1.6 bytes each; beyond it rounds are left out
 PARTNERS = 24  # shown per client where there are more than CROWD of them
 CROWD = 150
 

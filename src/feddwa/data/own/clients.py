@@ -102,7 +102,7 @@ def _joined(parts: list[np.ndarray], what: str) -> np.ndarray:
     shapes = {_shape(part): None for part in parts}
     require(len(shapes) == 1, "clients", " and ".join(map(str, shapes)), f"{what} of one shape")
     kinds = {str(part.dtype): None for part in parts}
-    mixed = parts[0].dtype.names is not None and len(kinds) > 1
+    mixed = len(kinds) > 1 and (parts[0].dtype.names is not None or len({part.dtype.kind == "U" for part in parts}) > 1)
     require(not mixed, "clients", " and ".join(kinds), f"{what} of one type")
     joined = np.concatenate(parts)
     if what == "targets" and joined.dtype == np.uint8:
