@@ -3,9 +3,8 @@
     python benchmarks/own_rates.py
     FEDDWA_DATA=DIR python benchmarks/own_rates.py     # with rows of photos, where the datasets are at hand
 
-Accuracy in percent of `local` / `fedavg` after 15 rounds with batch size 10, on the fifth of each client's training data
-that --validation sets apart, mean over clients and three seeds. Test data are not looked at: the rates that own data
-start with were chosen by this table.
+Accuracy in percent of `local` / `fedavg` after 15 rounds with batch size 10, on the fifth of each client's training
+data that --validation sets apart, mean over clients and three seeds. Test data are not looked at.
 """
 
 import argparse

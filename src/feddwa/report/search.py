@@ -42,7 +42,7 @@ def show_search(console: Console, methods: Sequence[Tuned]) -> None:
     """The table, and what its numbers are."""
     table = Table(title=_title(methods))
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("method", "best") else "right")
+        table.add_column(column, justify="left" if column in ("method", "best") else "right", overflow="fold")
     for row in rows_of(methods):
         table.add_row(*row)
     console.print(table)
