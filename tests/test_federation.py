@@ -10,7 +10,7 @@ from feddwa.engine import Engine, Settings, Trainer
 from feddwa.engine.rows import tensors
 from feddwa.federation import Federation
 from feddwa.mixing import dwa_weights
-from tests.conftest import ANYWHERE, NETWORKS, SIZES, conv_net, plain_net, small_data
+from tests.conftest import NETWORKS, SIZES, conv_net, plain_net, small_data
 
 N = len(SIZES)
 
@@ -46,7 +46,7 @@ ALGORITHMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("name", ANYWHERE)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_backends_and_chunks_agree(name, participation):
     network = conv_net if name in ("feddwa", "fedavg") else plain_net
     reference, _ = after(federation(ALGORITHMS[name], network, participation=participation), 3)
