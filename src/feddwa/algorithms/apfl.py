@@ -91,7 +91,7 @@ class APFL(FedAvg):
     newcomer = Algorithm.newcomer  # it has no v_i yet: a newcomer is fine-tuned
 
     alpha: Annotated[float, Tunable(0.1, 0.9)] = 0.5
-    """Share of the own model in the mixture, at first."""
+    """Share of the client's own model in the mixture, at first."""
     adaptive: Adaptive = "step"
     """When alpha follows its gradient: never, at the first step of a round, or at every step."""
     alpha_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None

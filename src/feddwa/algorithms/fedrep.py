@@ -1,4 +1,4 @@
-"""FedRep: fit the own head on the shared body, then improve the body under it (Collins et al., ICML 2021).
+"""FedRep: fit each client's head on the shared body, then improve the body under it (Collins et al., ICML 2021).
 
     client  h_i   <- E_h epochs of  h_i - eta_h grad_h f_i(phi, h_i),       phi as downloaded
             phi_i <- E_b epochs of  phi_i - eta grad_phi f_i(phi_i, h_i),   from phi, under the new head
