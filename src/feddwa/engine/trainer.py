@@ -240,6 +240,7 @@ class Trainer:
         drawn = [self._order(split, purpose, epoch) for epoch in range(count)]
         padding = int(per_order.max()) * width
         orders = torch.stack([F.pad(order, (0, padding - order.shape[1])) for order, _ in drawn]) if drawn else None
+        keys_of = torch.stack([noise for _, noise in drawn]) if drawn else None
         found, rows = list[Epoch](), torch.arange(len(sizes), device=device)
         for step in range(steps):
             turn, place = step // per_order, step % per_order  # (m,) which order, which batch of it
@@ -247,7 +248,8 @@ class Trainer:
             at = (turn.to(device), rows)
             columns = (place * width).to(device).unsqueeze(1) + torch.arange(width, device=device)
             assert orders is not None
-            noise = keys.fold(torch.stack([noise for _, noise in drawn])[at], place.to(device))
+            assert keys_of is not None
+            noise = keys.fold(keys_of[at], place.to(device))
             found.append(Epoch(orders[at].gather(1, columns), noise, left))
         return found
 
