@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from feddwa.cli.train import RunOptions
+from feddwa.cli.methods import RunOptions
 from feddwa.params import Option
 
 if TYPE_CHECKING:

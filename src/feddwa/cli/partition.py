@@ -38,7 +38,7 @@ def partition_command(config: PartitionConfig) -> int:
     run = RunConfig(algorithm="local", **shared).resolved()
 
     from feddwa.build import load_task
-    from feddwa.cli.train import told
+    from feddwa.cli.methods import told
     from feddwa.data import describe
     from feddwa.report.progress import decoding
     from feddwa.report.terminal import make_console

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from feddwa.cli.train import SeveralOptions, filled_in, method_configs, suited, told, tolerance
+from feddwa.cli.methods import SeveralOptions, filled_in, method_configs, prepared
 from feddwa.config_file import from_toml, to_toml
 from feddwa.errors import InputError, require
 from feddwa.groups import expanded
 from feddwa.params import AtMost, Option
-from feddwa.plugins import ALGORITHMS, check_dataset, label
+from feddwa.plugins import ALGORITHMS, check_dataset
 from feddwa.tune.options import TuningOptions
 
 TUNING = "tune.toml"  # in the directory of a search
@@ -80,7 +80,7 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
 
     brought: names that a group stands for; those that do not suit the task are left out.
     """
-    from feddwa.build import load_task, settled
+    from feddwa.build import load_task
     from feddwa.cli.outcome import resumable
     from feddwa.report.progress import decoding
     from feddwa.report.search import show_search, write_search
@@ -98,16 +98,9 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
     first = next(iter(configs.values()))
     with decoding(config.quiet) as tell:
         task = load_task(first, tell)
-    first = told(console, first, task)
-    config = dataclasses.replace(config, lr=first.lr)
-    configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
-    config = suited(console, config, configs, task, brought)
-    configs = {name: each for name, each in configs.items() if name in map(label, config.algorithms)}
-    measured = tolerance(console, config, configs, task)
-    config = dataclasses.replace(config, param=(*config.param, *measured))
-    configs = {name: settled(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
+    config, configs = prepared(console, config, out, task, brought)
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / TUNING, to_toml(filled_in(config, first)))
+    write_whole(out / TUNING, to_toml(config))
     budget = Budget(config.sampler, config.trials_due, config.gradients, config.space, config.batch)
     searches = tuple(Search(each, out / name, budget) for name, each in configs.items())
 
