@@ -19,19 +19,17 @@ ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
 LAYERS = (
     {"errors", "storage", "params", "checkpoint"},  # values, files: nothing of the field
-    {"built_in", "groups", "plugins", "data", "models", "scoring", "evaluation"},
+    {"built_in", "groups", "plugins", "data", "models", "scoring", "options"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "faults"},
     {"contract", "sides", "federation"},  # the round
     {
-        "training",
         "recipe",
         "config",
         "config_file",
         "seeds",
         "result",
-        "tracking",
         "callbacks",
         "trackers",
         "results",

@@ -13,7 +13,9 @@ from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
-from feddwa.evaluation import EvaluationOptions
+from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.tracking import TrackingOptions
+from feddwa.options.training import TrainingOptions
 from feddwa.params import AtMost, Option, Repeats
 from feddwa.plugins import (
     ALGORITHMS,
@@ -27,8 +29,6 @@ from feddwa.plugins import (
     located,
     metric_of,
 )
-from feddwa.tracking import TrackingOptions
-from feddwa.training import TrainingOptions
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm

@@ -26,8 +26,8 @@ from feddwa.engine.network import call, task_loss, trainable
 from feddwa.engine.sequential import PlainClient
 from feddwa.errors import InputError
 from feddwa.fit import check_single_samples
+from feddwa.options.training import TrainingOptions
 from feddwa.storage import write_whole
-from feddwa.training import TrainingOptions
 
 Config = TypeVar("Config", bound=RunConfig)
 

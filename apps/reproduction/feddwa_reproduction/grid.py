@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from feddwa.config import WHERE_AND_HOW, RunConfig
 from feddwa.errors import require, unknown
-from feddwa.evaluation import EvaluationOptions
+from feddwa.options.evaluation import EvaluationOptions
 from feddwa.params import fields_of, parse
 from feddwa.plugins import ALGORITHMS, label
 

@@ -14,10 +14,10 @@ from feddwa.built_in import fields_text
 from feddwa.config_file import from_toml
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
-from feddwa.evaluation import EvaluationOptions
+from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.tracking import TrackingOptions
+from feddwa.options.training import TrainingOptions
 from feddwa.params import Option
-from feddwa.tracking import TrackingOptions
-from feddwa.training import TrainingOptions
 from feddwa.tune.options import TuningOptions
 
 Options = TypeVar("Options")

@@ -1,4 +1,4 @@
-"""How clients train: the options that a configuration has for it. Nothing is imported here that takes time."""
+"""Options of local training: optimiser, rate schedule, clipping, augmentation."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""How a run is evaluated: the options that a configuration has for it. Nothing is imported here that takes time."""
+"""Options of evaluation: validation data, which clients and rounds, early stopping."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What is told of a run while it trains: the options of trackers and callbacks."""
+"""Options of trackers and callbacks, which observe a run."""
 
 import importlib.util
 from dataclasses import dataclass

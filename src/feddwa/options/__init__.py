@@ -1,0 +1,1 @@
+"""Groups of options that a configuration has, each with its checks. Importing them imports neither torch nor numpy."""
