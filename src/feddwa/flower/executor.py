@@ -27,7 +27,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 POLL = 0.05  # seconds between two queries for tasks
 SETTLE = 0.2  # seconds before a message is pulled: the SuperNode offers it before it is complete, and a retry takes 1 s
-WARM = ("feddwa.flower.client", "sklearn.datasets", "torch._dynamo")  # all that a ClientApp imports until it trains
+WARM = ("feddwa.flower.client", "torch._dynamo")  # all that a ClientApp imports until it trains
 
 
 def main() -> None:
