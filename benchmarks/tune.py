@@ -7,15 +7,18 @@
 Trials differ in their rate and, where the method has one that is searched, in a hyper-parameter, as `feddwa tune` draws
 them; data are random. "warm" is the time once the programs are compiled, "cold" that of the first time, and ratio the
 share of the warm stack's time in that of the 32 alone. Alone, a few trials are timed and counted 32 times (`--alone`).
-The stack's time is divided: training and scoring are done for all trials at once, the rest (server, batch orders,
-messages) for one trial after another.
+
+The stack's time is divided. For all trials at once: training, scoring, "server" (products of models, and whether they
+are finite) and "stacking" (copies of trials' rows into one stack). For one trial after another: "setup" (the federation
+before its first round) and the rest (messages, memory, bookkeeping), which is told in ms for a trial and round. Parts
+are timed with the GPU waited for at their ends, so that the stack is a little slower than it would be.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -27,6 +30,8 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine
+from feddwa.engine.fast.joint import Joint
+from feddwa.engine.fast.requests import Scoring, Training
 from feddwa.tune import trials
 from feddwa.tune.space import applied, space_of
 
@@ -54,25 +59,41 @@ def trial_configs(config: RunConfig, count: int) -> list[RunConfig]:
     return [applied(config, own).resolved() for own in values]
 
 
-@contextmanager
-def watched(seconds: dict[str, float]):
-    """Note what the engines that train and score stacks spend on it."""
-    before = {"training": Engine.advance, "scoring": Engine.score}
+PARTS = ("training", "scoring", "server", "stacking", "setup")
 
-    def timed(name):
-        def call(self, *given):
-            begun = clock(self.data.device)
-            found = before[name](self, *given)
-            seconds[name] += clock(self.data.device) - begun
+
+@contextmanager
+def watched(seconds: dict[str, float], device: torch.device):
+    """Note how long each of PARTS takes; what is called within another part counts for the inner one."""
+    inner = [0.0]  # seconds of parts that have ended within the one that goes on
+    places = [
+        ("training", Engine, "advance"), ("scoring", Engine, "score"), ("server", Joint, "serve"),
+        ("stacking", Training, "serve"), ("stacking", Scoring, "serve"), ("setup", trials, "make_federation"),
+    ]  # fmt: skip
+
+    def timed(name, function):
+        def call(*given):
+            inner.append(0.0)
+            begun = clock(device)
+            found = function(*given)
+            found = list(found) if isinstance(found, Generator) else found
+            spent = clock(device) - begun
+            seconds[name] += spent - inner.pop()
+            inner[-1] += spent
             return found
 
         return call
 
-    Engine.advance, Engine.score = timed("training"), timed("scoring")
+    before = [(owner, key, owner.__dict__[key]) for _, owner, key in places]
+    for (name, owner, key), (*_, own) in zip(places, before, strict=True):
+        static = isinstance(own, staticmethod)
+        made = timed(name, own.__func__ if static else own)
+        setattr(owner, key, staticmethod(made) if static else made)
     try:
         yield
     finally:
-        Engine.advance, Engine.score = before["training"], before["scoring"]
+        for owner, key, own in before:
+            setattr(owner, key, own)
 
 
 def clock(device: torch.device) -> float:
@@ -82,10 +103,10 @@ def clock(device: torch.device) -> float:
 
 
 def timed(configs: Sequence[RunConfig], task: Task, rounds: int) -> tuple[float, dict[str, float]]:
-    parts = {"training": 0.0, "scoring": 0.0}
+    parts = dict.fromkeys(PARTS, 0.0)
     device = torch.device("cuda" if torch.cuda.is_available() and configs[0].device != "cpu" else "cpu")
     begun = clock(device)
-    with watched(parts):
+    with watched(parts, device):
         trials.train(configs, task, [rounds])
     return clock(device) - begun, parts
 
@@ -112,8 +133,7 @@ def measure(case: str, method: str, args: argparse.Namespace) -> dict[str, objec
     return {
         "case": case, "method": method, "dtype": args.dtype, "device": name_of(args.device), "trials": args.trials,
         "rounds": rounds, "stack": stack, "alone": single, "ratio": stack / (args.trials * single), "cold": cold,
-        "cold alone": cold_alone, "training": middle["training"], "scoring": middle["scoring"],
-        "rest": stack - middle["training"] - middle["scoring"],
+        "cold alone": cold_alone, **middle, "rest": stack - sum(middle.values()),
     }  # fmt: skip
 
 
@@ -133,15 +153,16 @@ def main() -> None:
     parser.add_argument("--json")
     args = parser.parse_args()
     found = []
-    print("case, method               stack      alone     ratio   cold   training  scoring  rest")
+    print(f"{'case, method':<24} {'stack':>9} {'alone':>9} {'ratio':>6} {'cold':>7} {'  '.join(PARTS)}  rest")
     for case in args.cases or CASES:
         for method in args.methods:
             own = measure(case, method, args)
             found.append(own)
-            shares = "  ".join(f"{own[part] / own['stack']:6.0%}" for part in ("training", "scoring", "rest"))
+            shares = "  ".join(f"{own[part] / own['stack']:{len(part)}.0%}" for part in (*PARTS, "rest"))
+            each = 1000 * own["rest"] / (own["trials"] * own["rounds"])
             print(
-                f"{case + ', ' + method:<24} {own['stack']:7.2f} s {own['alone']:8.3f} s {own['ratio']:8.3f} "
-                f"{own['cold']:7.1f} s {shares}",
+                f"{case + ', ' + method:<24} {own['stack']:7.2f} s {own['alone']:7.3f} s {own['ratio']:6.3f} "
+                f"{own['cold']:5.1f} s {shares} ({each:.2f} ms)",
                 flush=True,
             )
             if args.json:

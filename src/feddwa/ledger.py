@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from feddwa.engine import Message
-from feddwa.engine.rows import take_parts, tensors
+from feddwa.engine.rows import Picked, tensors
 
 
 def message_bytes(message: Message) -> int:
-    """Bytes of one client's message: everything in it, whatever it is."""
-    first = take_parts(message, torch.zeros(1, dtype=torch.int64))
-    return sum(value.numel() * value.element_size() for _, value in tensors(first))
+    """Bytes of one client's message: everything in it, whatever it is. Rows that are picked are not looked at."""
+    sources = {part: stack.stack if isinstance(stack, Picked) else stack for part, stack in message.items()}
+    return sum(value.shape[1:].numel() * value.element_size() for _, value in tensors(sources))
 
 
 @dataclass

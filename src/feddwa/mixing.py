@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.engine import Model, Stack
+from feddwa.engine.fast.joint import jointly
 from feddwa.engine.rows import count, only, row
 from feddwa.errors import InputError, require
 from feddwa.ledger import book
@@ -48,47 +49,52 @@ def squared_distances(a: Models, b: Models) -> Tensor:
     """
     stack_a, stack_b = _as_stack(a), _as_stack(b)
     _check_alike(stack_a, stack_b)
-    m, n = count(stack_a), count(stack_b)
-    book(m, n, stack_a)
-    size = sum(value[0].numel() for value in stack_a.values())
-    cross = torch.zeros(m, n, dtype=torch.float64, device=next(iter(stack_a.values())).device)
-    norm_a, norm_b = torch.zeros_like(cross[:, 0]), torch.zeros_like(cross[0])
-    for x, y in _centred_chunks(stack_a, stack_b, torch.float64 if size < LARGE else torch.float32):
-        cross += _products(x, y)
-        norm_a += _squared_norms(x)
-        norm_b += _squared_norms(y)
-    scale = norm_a.unsqueeze(1) + norm_b
+    book(count(stack_a), count(stack_b), stack_a)
+    return _squared_distances(_flat(stack_a), _flat(stack_b))
+
+
+@jointly
+def _squared_distances(a: Stack, b: Stack) -> Tensor:
+    """The same of flat tensors (..., m, d) and (..., n, d): (..., m, n)."""
+    large = sum(value.shape[-1] for value in a.values()) >= LARGE
+    cross = norm_a = norm_b = torch.zeros((), dtype=torch.float64, device=next(iter(a.values())).device)
+    for x, y in _centred_chunks(a, b, torch.float32 if large else torch.float64):
+        cross, norm_a, norm_b = cross + _products(x, y), norm_a + _squared_norms(x), norm_b + _squared_norms(y)
+    scale = norm_a.unsqueeze(-1) + norm_b.unsqueeze(-2)
     distances = scale - 2 * cross
-    close = (distances < (CLOSE if size < LARGE else CLOSE_LARGE) * scale).nonzero()
-    for pairs in close.split(max(m, n)):  # as many models at once as there are anyway
-        i, j = pairs.unbind(1)
-        distances[i, j] = _distances_of_pairs(stack_a, stack_b, i, j)
+    close = (distances < (CLOSE_LARGE if large else CLOSE) * scale).nonzero()
+    for pairs in close.split(distances[..., 0].numel()):  # as many models at once as there are anyway
+        *federation, i, j = pairs.unbind(1)
+        distances[(*federation, i, j)] = _distances_of_pairs(a, b, (*federation, i), (*federation, j))
     return distances
 
 
 def _products(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y.T for x (m, c) and y (n, c), in blocks of columns that are summed in float64."""
-    block = min(BLOCK[x.device.type], x.shape[1])
-    x, y = (_blocks(value, block).transpose(0, 1) for value in (x, y))  # (blocks, m, block)
-    return torch.bmm(x, y.transpose(1, 2)).sum(0, dtype=torch.float64)
+    """x @ y.T for x (..., m, c) and y (..., n, c), in blocks of columns that are summed in float64."""
+    block = min(BLOCK[x.device.type], x.shape[-1])
+    x, y = (_blocks(value, block).transpose(-3, -2) for value in (x, y))  # (..., blocks, m, block)
+    return (x @ y.mT).sum(-3, dtype=torch.float64)
 
 
 def _squared_norms(x: Tensor) -> Tensor:
-    """||x_i||^2 for x (m, c), in blocks like the products but shorter: half the time of a sum in float64."""
-    norms: Tensor = torch.linalg.vector_norm(_blocks(x, min(512, x.shape[1])), dim=2)  # (m, blocks)
-    return norms.double().square().sum(1)
+    """||x_i||^2 for x (..., m, c), in blocks like the products but shorter: half the time of a sum in float64."""
+    norms: Tensor = torch.linalg.vector_norm(_blocks(x, min(512, x.shape[-1])), dim=-1)  # (..., m, blocks)
+    return norms.double().square().sum(-1)
 
 
 def _blocks(x: Tensor, width: int) -> Tensor:
-    """(m, c) -> (m, blocks, width), the last block filled up with zeros."""
-    rest = -x.shape[1] % width
+    """(..., c) -> (..., blocks, width), the last block filled up with zeros."""
+    rest = -x.shape[-1] % width
     filled: Tensor = F.pad(x, (0, rest)) if rest else x
-    return filled.reshape(len(x), -1, width)
+    return filled.reshape(*x.shape[:-1], -1, width)
 
 
-def _distances_of_pairs(a: Stack, b: Stack, i: Tensor, j: Tensor) -> Tensor:
-    """||a_i - b_j||^2 of single pairs (k,), from the differences: exactly zero for equal models."""
-    total = torch.zeros(len(i), dtype=torch.float64, device=i.device)
+def _distances_of_pairs(a: Stack, b: Stack, i: tuple[Tensor, ...], j: tuple[Tensor, ...]) -> Tensor:
+    """||a_i - b_j||^2 of single pairs (k,), from the differences: exactly zero for equal models.
+
+    i, j: an index (k,) for each axis before the last of a and b.
+    """
+    total = torch.zeros(len(i[0]), dtype=torch.float64, device=i[0].device)
     for x, y in _chunks(a, b):
         apart = _at_least_float32(x[i]) - _at_least_float32(y[j])
         total += torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64).square()
@@ -98,17 +104,26 @@ def _distances_of_pairs(a: Stack, b: Stack, i: Tensor, j: Tensor) -> Tensor:
 def dots(a: Stack, b: Stack) -> Tensor:
     """<a_i, b_i>: (m,) in float64, on the CPU."""
     book(count(a), 1, a)
-    return _sum_products(a, b, lambda x, y: (x.double() * y).sum(1))
+    return _sum_products(_flat(a), _flat(only(b, a)), _rowwise)
 
 
 def inner_products(a: Stack, b: Stack) -> Tensor:
     """<a_i, b_j>: (m, n) in float64, on the CPU."""
     book(count(a), count(b), a)
-    return _sum_products(a, b, lambda x, y: x.double() @ y.double().T)
+    return _sum_products(_flat(a), _flat(only(b, a)), _pairwise)
 
 
+def _rowwise(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() * y).sum(-1)
+
+
+def _pairwise(x: Tensor, y: Tensor) -> Tensor:
+    return x.double() @ y.double().mT
+
+
+@jointly
 def _sum_products(a: Stack, b: Stack, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The sum of `product(x, y)` over matching pieces x (m, c), y (n, c) of two stacks, on the CPU."""
+    """The sum of `product(x, y)` over matching pieces x (..., m, c), y (..., n, c) of flat stacks, on the CPU."""
     total = torch.zeros((), dtype=torch.float64)
     for name in a:  # one copy from the device for every tensor
         pieces = _chunks(only(a, [name]), b)
@@ -175,7 +190,16 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
     """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8)."""
     weights = weights.double()
     book(weights.shape[0], weights.shape[1], stack)
-    return {name: _mix_one(weights.to(value.device), value) for name, value in stack.items()}
+    return {
+        name: value.reshape(len(weights), *stack[name].shape[1:]) for name, value in _mix(weights, _flat(stack)).items()
+    }
+
+
+@jointly
+def _mix(weights: Tensor, stack: Stack) -> Stack:
+    """The same of weights (..., k, m) and flat tensors (..., m, d): (..., k, d)."""
+    places = {device: weights.to(device) for device in {value.device for value in stack.values()}}
+    return {name: _mix_one(places[value.device], value) for name, value in stack.items()}
 
 
 def average(sizes: Tensor, stack: Stack) -> tuple[Model, Tensor]:
@@ -195,11 +219,21 @@ def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], st
 
 
 def _mix_one(weights: Tensor, value: Tensor) -> Tensor:
-    flat = value.reshape(len(value), -1)
-    new = flat.new_empty(len(weights), flat.shape[1])
-    for old, part in zip(flat.split(WIDTH[flat.device.type], 1), new.split(WIDTH[flat.device.type], 1), strict=True):
+    new, width = value.new_empty(*weights.shape[:-1], value.shape[-1]), _width(value)
+    for old, part in zip(value.split(width, -1), new.split(width, -1), strict=True):
         part.copy_(weights @ old.double())
-    return new.reshape(len(weights), *value.shape[1:])
+    return new
+
+
+def _flat(stack: Stack) -> Stack:
+    """Tensors (m, *shape) as (m, d)."""
+    return {name: value.reshape(len(value), -1) for name, value in stack.items()}
+
+
+def _width(value: Tensor) -> int:
+    """Parameters of flat models (..., m, d) handled at a time: fewer where there are several federations."""
+    usual, federations = WIDTH[value.device.type], value.shape[:-2].numel()
+    return usual if federations == 1 else max(usual // federations, usual // 8)
 
 
 def _as_stack(models: Models) -> Stack:
@@ -213,28 +247,28 @@ def _check_alike(a: Stack, b: Stack) -> None:
 
 
 def _centred_chunks(a: Stack, b: Stack, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both stacks relative to the mean of b's first rows, in matching pieces (m, c), (n, c) of at least `kind`.
+    """Both stacks relative to the mean of b's first rows, in matching pieces (..., m, c), (..., n, c).
 
-    The pieces are written into the same two buffers: fresh memory for each would cost more than the arithmetic.
+    The pieces are of `kind` at least. They are written into the same two buffers: fresh memory for each would cost more
+    than the arithmetic.
     """
-    first = next(iter(a.values()))
-    width, kind = WIDTH[first.device.type], torch.promote_types(kind, first.dtype)
-    buffers = [first.new_empty(count(stack), width, dtype=kind) for stack in (a, b)]
+    first, other = next(iter(a.values())), next(iter(b.values()))
+    width, kind = _width(first), torch.promote_types(kind, first.dtype)
+    buffers = [value.new_empty(*value.shape[:-1], width, dtype=kind) for value in (first, other)]
     for pieces in _chunks(a, b):
-        origin = _at_least_float32(pieces[1][:CENTRE]).mean(0)
+        origin = _at_least_float32(pieces[1][..., :CENTRE, :]).mean(-2, keepdim=True)
         u, v = (
-            torch.sub(piece, origin, out=buffer[:, : piece.shape[1]])
+            torch.sub(piece, origin, out=buffer[..., : piece.shape[-1]])
             for piece, buffer in zip(pieces, buffers, strict=True)
         )
         yield u, v
 
 
 def _chunks(a: Stack, b: Stack) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both stacks in matching pieces (m, c) and (n, c)."""
+    """Two flat stacks in matching pieces (..., m, c) and (..., n, c)."""
     for name, value in a.items():
-        width = WIDTH[value.device.type]
-        x, y = value.reshape(len(value), -1), b[name].reshape(len(b[name]), -1)
-        yield from zip(x.split(width, dim=1), y.split(width, dim=1), strict=True)
+        width = _width(value)
+        yield from zip(value.split(width, -1), b[name].split(width, -1), strict=True)
 
 
 def _at_least_float32(value: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ def problem_of(engine: Engine) -> Problem:
     """What the algorithm of an engine's clients is set up from."""
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
-    norms = batchnorm_parameters(engine.module)
-    return Problem(initial, len(sizes), sizes, data.label_counts(), head, engine.seed, batchnorm=norms)
+    norms, labels = batchnorm_parameters(engine.module), engine.shared(0, "label counts", data.label_counts)
+    return Problem(initial, len(sizes), sizes, labels, head, engine.seed, batchnorm=norms)
 
 
 def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
@@ -90,7 +90,7 @@ class ClientSide:
     ) -> "ClientSide":
         """The client side of an algorithm under a BatchNorm policy; chunk: None = as many as fit into memory."""
         policy = policy_of(algorithm, batchnorm, engine.module)
-        chunk = 1 if sequential else chunk or rows_that_fit(engine, *engine.initial())
+        chunk = 1 if sequential else chunk or rows_that_fit(engine)
         return cls(algorithm, policy, engine, chunk, sequential)
 
     def train(self, ids: Tensor, round: int, download: Message, memory: Memory) -> tuple[Message, Memory, Tensor]:

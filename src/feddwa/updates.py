@@ -5,10 +5,13 @@ client's model. Simulator and Flower use the same checks. A client whose update 
 before the round.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
 from feddwa.engine import Message
+from feddwa.engine.fast.joint import jointly
 from feddwa.engine.rows import tensors
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (shape without the client axis, dtype)
@@ -25,6 +28,8 @@ def signature(message: Message) -> Signature:
 
 def mismatch(expected: Signature, found: Signature) -> str | None:
     """The first difference between two signatures, as a phrase for an error; None where they are equal."""
+    if found is expected:
+        return None
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     return f"{wrong[0]!r} missing, unasked for, or of another shape or type"[:200] if wrong else None
 
@@ -34,16 +39,16 @@ def finite(message: Message, clients: int) -> Tensor:
 
     message: part -> name -> (m, *shape), m = `clients`. Each tensor is read once.
     """
-    fine: dict[
-        torch.device, Tensor
-    ] = {}  # one result per device, copied to the CPU once: every copy waits for the device
-    for _, value in tensors(message):
-        if value.is_floating_point() and value[0].numel():
-            largest = torch.linalg.vector_norm(
-                value.reshape(clients, -1), torch.inf, dim=1
-            )  # (m,), NaN if a value is NaN
-            fine[value.device] = (largest <= LIMIT) & fine.get(value.device, True)
-    everywhere = torch.ones(clients, dtype=torch.bool)
-    for own in fine.values():
-        everywhere &= own.cpu()
-    return everywhere
+    real = [value for _, value in tensors(message) if value.is_floating_point() and value.shape[1:].numel()]
+    return _finite([value.reshape(clients, -1) for value in real]) if real else torch.ones(clients, dtype=torch.bool)
+
+
+@jointly
+def _finite(values: list[Tensor]) -> Tensor:
+    """The same of tensors (..., m, d): (..., m)."""
+    fine: dict[torch.device, Tensor] = {}  # one result per device, copied once: every copy waits for the device
+    for value in values:
+        largest = torch.linalg.vector_norm(value, torch.inf, dim=-1)  # (..., m), NaN if a value is NaN
+        within = largest <= LIMIT
+        fine[value.device] = within & fine[value.device] if value.device in fine else within
+    return functools.reduce(torch.logical_and, [own.cpu() for own in fine.values()])

@@ -262,9 +262,9 @@ def test_labels_that_are_all_there_need_no_mask():
 def test_federations_in_lockstep_share_the_memory(monkeypatch):
     monkeypatch.setattr("feddwa.engine.memory._free_bytes", lambda device: 10**8)
     engine = make_engine(plain_net)
-    alone = rows_that_fit(engine, *engine.initial())
+    alone = rows_that_fit(engine)
     assert alone > 3
-    assert rows_that_fit(dataclasses.replace(engine, lockstep=3), *engine.initial()) == alone // 3
+    assert rows_that_fit(dataclasses.replace(engine, lockstep=3)) == alone // 3
 
 
 @pytest.mark.slow

@@ -140,8 +140,14 @@ class Engine:
         new = _unflatten(program.read(schedule.rows), _layout(work))
         return take_parts(new, torch.argsort(by_length))
 
-    def draw(self, round: int, name: object, make: Callable[[], T]) -> T:
-        """What `make` draws in a round: a pure function of the seed and of its name, made once where twins share it."""
+    def enter(self, round: int) -> None:
+        """A round begins: federations in lockstep wait for those that are behind."""
+
+    def shared(self, round: int, name: object, make: Callable[[], T]) -> T:
+        """What `make` makes for a round, 0 = for all of them: a pure function of seed, data and `name`.
+
+        Federations in lockstep that agree in seed and data, as the trials of a search do, make it once.
+        """
         return make()
 
     def score(self, asked: Rated) -> Sums:

@@ -94,16 +94,17 @@ def measured(
 
     Metrics are given tensors on the CPU. NaN says that a metric is not defined for a client.
     """
+    if not metrics:
+        return {}
     found: dict[str, list[float]] = {name: [] for name in metrics}
     own = engine.data.splits[split]
     for client, parts in zip(ids.tolist(), outputs, strict=True):
         if not own.sizes[client]:
             found = {name: [*values, math.nan] for name, values in found.items()}
             continue
-        if metrics:
-            given = torch.cat(list(parts)).cpu()
-            given = given.float() if given.dtype == torch.bfloat16 else given  # which NumPy does not have
-            targets = engine.data.y[own.index[client, : own.sizes[client]]].cpu()
+        given = torch.cat(list(parts)).cpu()
+        given = given.float() if given.dtype == torch.bfloat16 else given  # which NumPy does not have
+        targets = engine.data.y[own.index[client, : own.sizes[client]]].cpu()
         for name, metric in metrics.items():
             found[name].append(_measure(name, metric, given, targets, engine.data.client_name(client)))
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}

@@ -9,9 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
 from feddwa.engine.network import FunctionalClient
+from feddwa.engine.numbers import template
 from feddwa.engine.rows import tensors
 from feddwa.engine.steps import SGDStep, named
-from feddwa.engine.types import Model, Parts
+from feddwa.engine.types import Parts
 
 MODELS_PER_CLIENT = 6  # stacks that an algorithm may hold at once: download, work, local, guidance, upload, server
 
@@ -29,9 +30,16 @@ class _Allocations(TorchDispatchMode):
         return result
 
 
-def rows_that_fit(engine: Engine, parameters: Model, buffers: Model) -> int:
+def rows_that_fit(engine: Engine) -> int:
     """How many clients can be trained at once in this federation's share of half of the memory that is free now."""
-    settings, index = engine.settings, engine.data.splits["train"].index[0, :1]
+    settings = engine.settings
+    kind = settings.batch_size, template(settings.optimizer)
+    return engine.shared(0, ("rows that fit", *kind), lambda: _measured(engine))
+
+
+def _measured(engine: Engine) -> int:
+    """The same, by a step of one client."""
+    settings, index, (parameters, buffers) = engine.settings, engine.data.splits["train"].index[0, :1], engine.initial()
     step = SGDStep(settings.lr, optimizer=settings.optimizer)
     state = {"model": parameters, **named("model", settings.optimizer.init(parameters))}
     batch = engine.data.batch(index.expand(settings.batch_size), engine.dtype)

@@ -48,6 +48,13 @@ def numbers(step: Any) -> dict[str, float]:
 
 def template(step: T) -> T:
     """The step with 1 in place of its numbers: equal for steps that do the same with other numbers."""
+    made: T = _template(step)
+    return made
+
+
+@functools.lru_cache(1024)
+def _template(step: Any) -> Any:
+    """The same, made once a step: every training asks for it several times."""
     return with_numbers(step, dict.fromkeys(numbers(step), 1.0))
 
 

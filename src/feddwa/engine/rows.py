@@ -114,8 +114,24 @@ def concat(blocks: Sequence[Parts]) -> Parts:
     }
 
 
+def adjacent(values: Sequence[Tensor]) -> Tensor | None:
+    """Tensors (k_i, *shape) that lie one behind the other in memory, as one (sum of k_i, *shape); None where not."""
+    first, place = values[0], values[0].data_ptr()
+    for value in values:
+        if value.data_ptr() != place or not value.is_contiguous():
+            return None
+        place += value.numel() * value.element_size()
+    whole = first.untyped_storage()
+    if not first.numel() or place > whole.data_ptr() + whole.nbytes():  # two storages may be neighbours by chance
+        return None
+    rows = sum(map(len, values))
+    return first.as_strided((rows * first.shape[1:].numel(),), (1,)).view(rows, *first.shape[1:])
+
+
 def _joined(values: Sequence[Tensor]) -> Tensor:
     """(m, *shape) of blocks (k, *shape)."""
+    if (whole := adjacent(values)) is not None:
+        return whole
     first, alone = values[0][:1], [len(value) == 1 or value.stride(0) == 0 for value in values]
     same = {(value.data_ptr(), value.stride()[1:]) for value in values}
     if all(alone) and len(same) == 1 and first.numel():

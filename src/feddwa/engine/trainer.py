@@ -263,7 +263,7 @@ class Trainer:
             order = keys.permutations(key, own.sizes[self.ids])
             return own.index[ids].gather(1, order), keys.fold(key, 1)
 
-        return self.engine.draw(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
+        return self.engine.shared(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""

@@ -62,7 +62,7 @@ def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int]) -> lis
     After each of these but the last only the best third goes on. Configurations are settled, and of one `validation`.
     """
     first = judged_on_validation(make_engine(configs[0], task))
-    configs = [replace(config, eval_every=rungs[-1] + 1) for config in configs]  # scored at the rungs alone
+    configs = [replace(config, eval_every=rungs[-1] + 1, eval_clients=0) for config in configs]  # at the rungs alone
     members = [_Member(config, replace(first, settings=settings_of(config))) for config in configs]
     stack = _stack(members, task)
     going = members
@@ -131,7 +131,7 @@ def rungs_of(sampler: str, rounds: int) -> list[int]:
 
 def batch_that_fits(engine: Engine, most: int) -> int:
     """How many trials can be trained at once in the memory that is free."""
-    return max(1, min(most, rows_that_fit(engine, *engine.initial()) // engine.data.clients))
+    return max(1, min(most, rows_that_fit(engine) // engine.data.clients))
 
 
 def batches(total: int, size: int) -> Iterator[int]:
