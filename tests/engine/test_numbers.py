@@ -11,6 +11,7 @@ from feddwa.engine.engine import Epoch, Schedule
 from feddwa.engine.fast.lockstep import lockstep_engines, run_in_lockstep, stacked_engine
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import SGD, Adam
+from feddwa.engine.rows import repeat
 from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, equal
@@ -121,6 +122,6 @@ def test_numbers_do_not_change_what_a_step_costs():
     engine = engine_of(FedAvg(), 0.1, SGD())
     model, buffers = engine.initial()
     for rate in (0.1, 0.2):
-        cost = engine.step_flops(SGDStep(rate), {"model": model, "buffers": buffers}, {}, 10)
+        cost = engine.step_flops(SGDStep(rate), {"model": repeat(model, 1), "buffers": repeat(buffers, 1)}, {}, 10)
     assert cost == next(iter(engine.flops.values()))
     assert len(engine.flops) == 1
