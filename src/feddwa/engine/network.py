@@ -5,6 +5,7 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 `step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -37,7 +38,8 @@ class Net:
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
-        with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
+        key = keys.fold(self.key, self.calls)
+        with StackedFunctions(key, self.module.training), weights_as_given(self.module):
             outputs = call(self.module, state, x)
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
@@ -85,23 +87,55 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
 
 
+class Head(nn.Module):
+    """A network's last linear layer with layers that an algorithm adds to it: features (B, F) -> outputs (B, C)."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+
+def with_head(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], Head]) -> nn.Module:
+    """A copy of a network with `make(layer)` in the place of its last linear layer; algorithm: named in errors."""
+    name, module = head_name(module), copy.deepcopy(module)
+    if name is None:
+        raise InputError(f"algorithm {algorithm}: needs a network whose last layer is an nn.Linear")
+    layer = module.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    if not name:  # the network is one linear layer
+        return make(layer)
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, make(layer))
+    return module
+
+
 def head_name(module: nn.Module) -> str | None:
-    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
-    names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last.
+
+    Where an algorithm has added layers to it, the name of all these together, a `Head`.
+    """
+    parts = dict(module.named_modules())
+    whole = [name for name, part in parts.items() if isinstance(part, Head)]
+    names = whole or [name for name, part in parts.items() if isinstance(part, nn.Linear)]
     return "head" if "head" in names else names[-1] if names else None
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the head's trainable parameters; none without a linear layer."""
+    """The names of the trainable parameters of the last linear layer; none without one."""
     name = head_name(module)
     if name is None:
         return ()
-    prefix = f"{name}." if name else ""  # a network may be one linear layer
-    return tuple(prefix + own for own in trainable(module.get_submodule(name)))
+    head = module.get_submodule(name)
+    parts = [name, "linear"] if isinstance(head, Head) else [name]
+    prefix = "".join(f"{part}." for part in parts if part)  # a network may be one linear layer
+    return tuple(prefix + own for own in trainable(head.linear if isinstance(head, Head) else head))
 
 
 def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
-    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
+    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of.
+
+    Raises InputError where the network does not end with its last linear layer.
+    """
     head = net.module.get_submodule(head_name(net.module))
     seen: list[tuple[Tensor, Tensor]] = []
     handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))

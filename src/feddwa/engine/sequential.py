@@ -58,7 +58,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedFunctions(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls), self.module.training):
             self.calls += 1
             return call(self.module, dict(params), x)
 
