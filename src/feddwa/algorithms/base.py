@@ -47,10 +47,9 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features (those of the
-    # head), body (the share of parameters below the head), batchnorm (BatchNorm's share) and added (what
-    # `added_numbers` is, as a share of the network's parameters). None: not declared. A model is one of the run's
-    # network, without what `network` adds.
+    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features (of the head) and
+    # shares of a model's parameters: body (below the head), batchnorm, added (`added_numbers`). None: not declared.
+    # Models are without what `network` adds.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -81,8 +80,7 @@ class Algorithm:
     def network(self, module: nn.Module) -> nn.Module:
         """The network whose parameters are the rows of models: as a rule that of the run, `module`, itself.
 
-        A method may return another one with layers of its own, `module` unchanged. Their initial values come from
-        torch's generator, which has a key of the run; its hyper-parameters may decide what they are.
+        A method may return another one with layers of its own, whose values torch's generator draws, under a key here.
         """
         return module
 
