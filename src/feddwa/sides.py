@@ -34,6 +34,7 @@ from feddwa.engine import (
     map_scores,
 )
 from feddwa.engine.evaluate import PARTS, MetricError, score_names, spread, unknown
+from feddwa.engine.features import feature_width
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
 from feddwa.engine.rows import concat, repeat, row, take, take_parts
@@ -48,7 +49,8 @@ def problem_of(engine: Engine) -> Problem:
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
     norms, labels = batchnorm_parameters(engine.module), engine.shared(0, "label counts", data.label_counts)
-    return Problem(initial, len(sizes), sizes, labels, head, engine.seed, batchnorm=norms)
+    width = engine.shared(0, "feature width", partial(feature_width, engine))
+    return Problem(initial, len(sizes), sizes, labels, head, width, engine.seed, batchnorm=norms)
 
 
 def network_of(algorithm: Algorithm, module: nn.Module, seed: int) -> nn.Module:

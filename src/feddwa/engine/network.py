@@ -2,11 +2,13 @@
 
 Everything here is written for ONE client; the vectorised engine maps it over rows, the sequential twin calls it once
 per client. An *objective* is `objective(net, params, batch, **constants) -> loss`; a *step* is
-`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates.
+`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates. A
+*statistic* is `statistic(net, params, batch, **constants) -> name -> (*shape)`, sums over the samples of a batch.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,6 +24,8 @@ from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
 Objective = Callable[..., Tensor]
+ObjectiveWithAux = Callable[..., tuple[Tensor, Model]]
+Statistic = Callable[..., Model]
 Step = Callable[..., StepState]
 
 
@@ -173,6 +177,31 @@ class Client(Protocol):
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
 
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """The same of an objective that returns (loss, aux), and aux: what else a step needs of the pass."""
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """A statistic of the network in evaluation mode, which moves nothing and is not differentiated."""
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Every part of a module in evaluation mode, and afterwards in its mode of before."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def without_aux(objective: Objective) -> ObjectiveWithAux:
+    """An objective as one that returns (loss, nothing)."""
+    return lambda *args, **constants: (objective(*args, **constants), Model({}))
+
 
 @dataclass
 class FunctionalClient:
@@ -186,14 +215,27 @@ class FunctionalClient:
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """See Client."""
+        return self.gradient_and_aux(params, batch, without_aux(objective), **constants)[0]
 
-        def value(params: Model, buffers: Model) -> tuple[Tensor, Model]:
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """See Client."""
+
+        def value(params: Model, buffers: Model) -> tuple[Tensor, tuple[Model, Model]]:
             net = Net(self.module, self.loss_function, buffers, keys.fold(self.key, self.calls))
-            return objective(net, params, batch, **constants), net.buffers
+            loss, aux = objective(net, params, batch, **constants)
+            return loss, (net.buffers, aux)
 
-        gradient, self.buffers = torch.func.grad(value, has_aux=True)(params, self.buffers)
+        gradient, (self.buffers, aux) = torch.func.grad(value, has_aux=True)(params, self.buffers)
         self.calls += 1
-        return gradient  # type: ignore[no-any-return]  # torch.func.grad is untyped
+        return gradient, aux
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """See Client."""
+        net = Net(self.module, self.loss_function, self.buffers, self.key)
+        with torch.no_grad(), evaluation_mode(self.module):
+            return statistic(net, params, batch, **constants)
 
 
 def descend(params: Model, gradient: Model, rate: Number) -> Model:
