@@ -12,7 +12,7 @@ import feddwa
 from feddwa.algorithms import FedAvg
 from feddwa.build import load_task, make_engine, program_kind
 from feddwa.config import RunConfig
-from feddwa.engine.network import Head, head_name, head_parameters, outputs_and_features, with_head
+from feddwa.engine.network import added, head_name, head_parameters, outputs_and_features, with_added
 from feddwa.errors import InputError
 from feddwa.results import runs
 from feddwa.sides import network_of
@@ -24,18 +24,18 @@ from tests.test_trained_models import test_samples
 TINY = {"clients": 4, "rounds": 2, "batch_size": 60, "device": "cpu"}
 
 
-class Masked(Head):
+class Masks(nn.Module):
     """The head after a Gumbel softmax over pairs, one of which keeps a feature; a plain softmax in evaluation."""
 
     def __init__(self, linear: nn.Linear, pairs: int) -> None:
-        super().__init__(linear)
+        super().__init__()
         self.gate = nn.ModuleList(nn.Linear(linear.in_features, linear.in_features) for _ in range(pairs))
 
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
+    def outputs(self, z: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
         for layer in self.gate:
             pair = torch.stack([layer(z), torch.zeros_like(z)])
             z = z * (F.gumbel_softmax(pair, dim=0) if self.training else pair.softmax(0))[0]
-        return self.linear(z)
+        return linear(z)
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Gated(FedAvg):
     pairs: int = 1
 
     def network(self, module: nn.Module) -> nn.Module:
-        return with_head(module, "gated", lambda layer: Masked(layer, self.pairs))
+        return with_added(module, "gated", lambda linear: Masks(linear, self.pairs))
 
 
-GATE = "3.gate.0.weight"
+GATE = "3.added_layers.gate.0.weight"
 
 
 def test_initial_values_are_keyed_and_leave_the_network_alone():
@@ -81,6 +81,7 @@ def test_the_head_is_still_the_last_linear_layer():
     net.module = made.eval()
     outputs, features = outputs_and_features(net, dict(made.named_parameters()), torch.randn(5, 1, 8, 8))
     assert torch.equal(made[3](features), outputs)
+    assert list(added(dict(made.named_parameters()))) == ["gate.0.weight", "gate.0.bias"]
 
 
 def test_a_network_without_a_linear_layer_is_refused():

@@ -226,7 +226,7 @@ BAD = [
     ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
-    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
 ]  # fmt: skip
 
 

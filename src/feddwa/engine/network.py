@@ -7,7 +7,7 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ Objective = Callable[..., Tensor]
 ObjectiveWithAux = Callable[..., tuple[Tensor, Model]]
 Statistic = Callable[..., Model]
 Step = Callable[..., StepState]
+ADDED = "added_layers"  # in the names of their parameters
 
 
 @dataclass
@@ -92,25 +93,50 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
 
 
 class Head(nn.Module):
-    """A network's last linear layer with layers that an algorithm adds to it: features (B, F) -> outputs (B, C)."""
+    """A network's last linear layer with a module that an algorithm adds to it."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, added: nn.Module) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear, self.added_layers = linear, added
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Features (B, F) -> outputs (B, C)."""
+        outputs: Tensor = self.added_layers.outputs(z, self.linear)  # type: ignore[operator]  # a method of theirs
+        return outputs
 
 
-def with_head(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], Head]) -> nn.Module:
-    """A copy of a network with `make(layer)` in the place of its last linear layer; algorithm: named in errors."""
+def with_added(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """A copy of a network with layers `make(linear)` at its last linear layer; algorithm: named in errors.
+
+    These layers are a module with a method outputs(z, linear): what the network gives for the features z (B, F).
+    """
     name, module = head_name(module), copy.deepcopy(module)
     if name is None:
         raise InputError(f"algorithm {algorithm}: needs a network whose last layer is an nn.Linear")
     layer = module.get_submodule(name)
     assert isinstance(layer, nn.Linear)
     if not name:  # the network is one linear layer
-        return make(layer)
+        return Head(layer, make(layer))
     parent, _, own = name.rpartition(".")
-    setattr(module.get_submodule(parent), own, make(layer))
+    setattr(module.get_submodule(parent), own, Head(layer, make(layer)))
     return module
+
+
+def added(model: Mapping[str, Tensor]) -> Model:
+    """The parameters of added layers in a model or stack, by their names in these layers."""
+    named = {name.rpartition(f"{ADDED}.")[2]: value for name, value in model.items() if f"{ADDED}." in name}
+    return Model(named)
+
+
+def call_added(net: Any, params: Model, *inputs: Tensor) -> Tensor:
+    """What the added layers of an objective's network make of inputs, by their `forward`."""
+    outputs: Tensor = torch.func.functional_call(head_of(net.module).added_layers, dict(added(params)), inputs)
+    return outputs
+
+
+def head_of(module: nn.Module) -> Any:
+    """The last linear layer, or the `Head` that it is part of."""
+    return module.get_submodule(head_name(module) or "")
 
 
 def head_name(module: nn.Module) -> str | None:
@@ -140,7 +166,7 @@ def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tens
 
     Raises InputError where the network does not end with its last linear layer.
     """
-    head = net.module.get_submodule(head_name(net.module))
+    head = head_of(net.module)
     seen: list[tuple[Tensor, Tensor]] = []
     handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:
