@@ -76,8 +76,8 @@ class TwoRoutes:
         cosines = F.linear(F.normalize(generic), F.normalize(valve["embeddings"]))  # (B, C)
         away = torch.linalg.vector_norm(generic - known[batch.y])
         fit = net.loss_function(outputs, batch.y) + net.loss_function(cosines, batch.y)
-        decay = sum(value.square().sum() / 2 for name, value in valve.items() if name != "condition")
-        return fit + times(self.lam, away) + times(self.mu, decay)
+        squares = torch.stack([value.square().sum() for name, value in valve.items() if name != "condition"])
+        return fit + times(self.lam, away) + times(self.mu, squares.sum() / 2)
 
 
 @dataclass(frozen=True)
