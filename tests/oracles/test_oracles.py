@@ -31,6 +31,7 @@ from feddwa.algorithms import (
     FedAvgM,
     FedBABU,
     FedBN,
+    FedDBE,
     FedDWA,
     FedDWAPlus,
     FedDyn,
@@ -174,6 +175,8 @@ CASES = {
         FedALA(3.0, 0.5, 2, "all"), reference_partners.fedala,
         {"blend_lr": 3.0, "share": 0.5, "start_epochs": 2, "layers": "all"},
     ),
+    "feddbe": (FedDBE(), personal.feddbe, {"lam": 0.1, "mu": 1.0}),
+    "feddbe-slow": (FedDBE(2.0, 0.3), personal.feddbe, {"lam": 2.0, "mu": 0.3}),
     "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
     "scaffold-gradient": (
         SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},

@@ -47,8 +47,8 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, body (the share of
-    # parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features, body (the
+    # share of parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
