@@ -38,7 +38,7 @@ SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(
 
 def amount(declared, participants=CLIENTS, **more):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES, **more}
+    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES, "features": 12} | more
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
 
 
@@ -227,6 +227,8 @@ BAD = [
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
     ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("feddbe", "lam", -1), ("feddbe", "mu", 0),
+    ("feddbe", "mu", 1.1),
 ]  # fmt: skip
 
 

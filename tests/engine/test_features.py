@@ -146,12 +146,13 @@ def frozen_head() -> nn.Module:
 def test_a_network_without_features_is_refused_in_one_line(network):
     problem = problem_of(make_engine(network))
     with pytest.raises(InputError, match="algorithm mine: needs a network whose outputs are those of its last") as told:
-        problem.features_for("mine")
+        problem.head_weight("mine")
     assert "\n" not in str(told.value)
 
 
 def test_targets_that_are_no_classes_are_refused():
     problem = problem_of(make_engine(plain_net))
-    assert (problem.features_for("mine"), problem.classes_for("mine")) == (12, 10)
-    with pytest.raises(InputError, match="algorithm mine: needs targets that are classes"):
-        replace(problem, label_counts=None).classes_for("mine")
+    assert (problem.head_weight("mine"), problem.features) == ("3.weight", 12)
+    assert problem.counts_for("mine").shape == (len(SIZES), 10)
+    with pytest.raises(InputError, match="algorithm mine: needs class labels"):
+        replace(problem, label_counts=None).counts_for("mine")

@@ -32,6 +32,7 @@ from feddwa.algorithms import (
     FedAvgM,
     FedBABU,
     FedBN,
+    FedDBE,
     FedDWA,
     FedDWAPlus,
     FedDyn,
@@ -178,6 +179,8 @@ CASES = {
     ),
     "gpfl": (GPFL(), reference_heads.gpfl, {"lam": 0.01, "mu": 0.1}),
     "gpfl-strong": (GPFL(lam=0.5, mu=0.0), reference_heads.gpfl, {"lam": 0.5, "mu": 0.0}),
+    "feddbe": (FedDBE(), personal.feddbe, {"lam": 0.1, "mu": 1.0}),
+    "feddbe-slow": (FedDBE(2.0, 0.3), personal.feddbe, {"lam": 2.0, "mu": 0.3}),
     "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
     "scaffold-gradient": (
         SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},

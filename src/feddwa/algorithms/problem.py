@@ -27,19 +27,19 @@ class Problem:
         default_factory=Settings
     )  # of local training, for methods that suit some optimisers alone
 
-    def features_for(self, algorithm: str) -> int:
-        """F, for a method that works with features; refuses a network that has none."""
-        weight = any(name.rpartition(".")[2] == "weight" for name in self.head)
+    def head_weight(self, algorithm: str) -> str:
+        """The name of the head's weight (C, F), for a method that works with features; refuses a network without."""
+        weight = next((name for name in self.head if name.rpartition(".")[2] == "weight"), "")
         if not (self.features and weight):
-            what = "a network whose outputs are those of its last linear layer, which must not be frozen"
-            raise InputError(f"algorithm {algorithm}: needs {what}")
-        return self.features
+            what = "needs a network whose outputs are those of its last linear layer, one that is not frozen"
+            raise InputError(f"algorithm {algorithm}: {what}")
+        return weight
 
-    def classes_for(self, algorithm: str) -> int:
-        """C, for a method that works with classes; refuses targets that are none."""
+    def counts_for(self, algorithm: str) -> Tensor:
+        """(N, C) label counts, for a method that works with classes; refuses targets that are none."""
         if self.label_counts is None:
-            raise InputError(f"algorithm {algorithm}: needs targets that are classes")
-        return self.label_counts.shape[1]
+            raise InputError(f"algorithm {algorithm}: needs class labels")
+        return self.label_counts
 
     def head_named(self, chosen: str) -> tuple[str, ...]:
         """The names of the parameters of a head, in the network's order; what is left over is the body.

@@ -28,7 +28,7 @@ UNITS = {  # of the expressions that an algorithm declares its costs by
     "N": "all clients",
     "layers": "layers of the network",
     "classes": "scores that the network gives",
-    "features": "numbers that its head makes them of",
+    "features": "numbers that its last layer makes them of",
     "body": "share of the parameters below the head",
     "batchnorm": "share of the parameters that are BatchNorm's",
     "added": "parameters of the layers that it adds and exchanges, as a share of the network's",
@@ -214,7 +214,8 @@ def amount_in_words(facts: Mapping[str, Any], what: str) -> str:
     """Models and numbers that an algorithm declares: what is "down", "up" or "kept"."""
     models, numbers = facts.get(f"models_{what}"), facts.get(f"numbers_{what}")
     unit = "" if models is None else " model" if models == 1 else " models"
-    return f"{_declared(models)}{unit}" + (f" and {numbers} numbers" if numbers else "")
+    whole = [f"{_declared(models)}{unit}"] if models != 0 or not numbers else []
+    return " and ".join([*whole, *([f"{numbers} numbers"] if numbers else [])])
 
 
 def passes_in_words(cost: Mapping[str, Any]) -> str:

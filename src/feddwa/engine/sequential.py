@@ -54,7 +54,7 @@ class PlainClient:
     ) -> tuple[Model, Model]:
         """See Client."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-        aux = self.backward(Model(leaves), batch, objective, **constants)
+        aux = self._backward(Model(leaves), batch, objective, **constants)
         found = {n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()}
         return Model(found), Model({name: value.detach() for name, value in aux.items()})
 
@@ -64,8 +64,12 @@ class PlainClient:
         with torch.no_grad(), evaluation_mode(self.module):
             return statistic(net, params, batch, **constants)
 
-    def backward(self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model) -> Model:
-        """Leave the gradient in the parameters' `.grad`; returns what the objective has besides the loss."""
+    def backward(self, params: Model, batch: Batch, objective: Objective, **constants: Model) -> None:
+        """Leave the gradient in the parameters' `.grad`."""
+        self._backward(params, batch, without_aux(objective), **constants)
+
+    def _backward(self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model) -> Model:
+        """The same of an objective that returns (loss, aux), and aux."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
         loss, aux = objective(net, params, batch, **constants)
         loss.backward()
@@ -198,7 +202,7 @@ def _sgd(
     torch_optimizers.load(optimiser, parameters, own)
     for client, batch in batches:
         optimiser.zero_grad()
-        client.backward(Model(parameters), batch, without_aux(step.objective), **constants)
+        client.backward(Model(parameters), batch, step.objective, **constants)
         if step.optimizer.clip:
             nn.utils.clip_grad_norm_(parameters.values(), float(step.optimizer.clip))
         optimiser.step()
