@@ -109,7 +109,7 @@ class GPFL(PartlyShared):
 
     def own(self, problem: Problem) -> tuple[str, ...]:
         """The head and q_i."""
-        problem.features_for("gpfl")
+        problem.head_weight("gpfl")
         return *problem.head, *(name for name in problem.initial if name.endswith(CONDITION))
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:

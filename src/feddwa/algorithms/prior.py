@@ -13,9 +13,8 @@ from feddwa.engine import Memory, Stack
 
 def class_shares(problem: Problem, algorithm: str, like: Tensor) -> Tensor:
     """n_ic / n_i: (N, len(like)) in its type, 0 for outputs of which there is no class; `algorithm` is for errors."""
-    unseen = len(like) - problem.classes_for(algorithm)
-    assert problem.label_counts is not None  # there are classes
-    counts = F.pad(problem.label_counts.to(like), (0, unseen))
+    counts = problem.counts_for(algorithm).to(like)
+    counts = F.pad(counts, (0, len(like) - counts.shape[1]))
     return counts / counts.sum(1, keepdim=True).clamp(min=1)
 
 
