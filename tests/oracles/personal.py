@@ -145,3 +145,38 @@ def fedbabu(task, tune_epochs, tune_lr=None):
         w, weights = weighted_mean(task, cohort, trained)
         tuned = [sgd(task, w, i, rnd + 1, purpose="tune", epochs=tune_epochs, lr=tune_lr) for i in range(task.n)]
         yield Round(tuned, trained, weights)
+
+
+def feddbe(task, lam, mu):
+    w, offset = task.initial, [np.zeros(task.hidden)] * task.n
+    common = None
+
+    def with_offset(v, i):
+        found = v.copy()
+        found[len(v) - task.classes :] += unpack(task, v)[2] @ offset[i]
+        return found
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained, means = [], []
+        for i in cohort:
+            v, r = w, np.zeros(task.hidden)
+            for rows in batches(task, i, rnd):
+                w2, m = unpack(task, v)[2], offset[i]
+                z, _, p = forward(task, v, rows, shift=w2 @ m)
+                r = (1 - mu) * r + mu * z.mean(0)
+                error = p.copy()
+                error[np.arange(len(rows)), task.y[rows]] -= 1
+                error /= len(rows)
+                pull = 0.0 if common is None else lam * (r - common) * mu / len(rows)
+                back = (error @ w2 + pull) * (1 - z**2)
+                parts = [(back.T @ task.x[rows]).ravel(), back.sum(0), (error.T @ (z + m)).ravel(), error.sum(0)]
+                v = v - task.lr * np.concatenate(parts)
+                if common is not None:
+                    offset[i] = m - task.lr * error.sum(0) @ w2
+            trained.append(v)
+            means.append(r)
+        w, weights = weighted_mean(task, cohort, trained)
+        tested = [with_offset(v, i) for v, i in zip(trained, cohort, strict=True)]
+        if common is None:
+            common = weights[0] @ np.array(means)
+        yield Round([with_offset(w, i) for i in range(task.n)], tested, weights)

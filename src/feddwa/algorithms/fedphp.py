@@ -31,7 +31,7 @@ from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Tr
 from feddwa.engine.network import Net, outputs_and_features, task_loss
 from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import add_scaled, difference, only, repeat
-from feddwa.errors import InputError, require
+from feddwa.errors import require
 from feddwa.params import Repeats, Tunable
 
 Transfer = Literal["mmd", "kd"]
@@ -96,8 +96,7 @@ class FedPHP(FedAvg):
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model; every client has p_i, at first the same, and z_i."""
-        if not problem.head:
-            raise InputError("algorithm fedphp: needs a network whose last layer is an nn.Linear that is not frozen")
+        problem.head_weight("fedphp")
         server, _ = super().setup(problem)
         count = {"rounds": torch.zeros(problem.clients, dtype=torch.float64)}
         return server, {"private": repeat(problem.initial, problem.clients), "count": count}

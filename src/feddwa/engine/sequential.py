@@ -16,7 +16,18 @@ from feddwa.engine import augment, keys, torch_optimizers
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
 from feddwa.engine.functions import KeyedFunctions
-from feddwa.engine.network import Loss, Objective, Step, call, task_loss, trainable
+from feddwa.engine.network import (
+    Loss,
+    Objective,
+    ObjectiveWithAux,
+    Statistic,
+    Step,
+    call,
+    evaluation_mode,
+    task_loss,
+    trainable,
+    without_aux,
+)
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.score import SAMPLES_AT_ONCE, hits
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
@@ -36,15 +47,34 @@ class PlainClient:
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient by an ordinary backward pass, at parameters that need not be the module's."""
+        return self.gradient_and_aux(params, batch, without_aux(objective), **constants)[0]
+
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """See Client."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-        self.backward(Model(leaves), batch, objective, **constants)
-        return Model({n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()})
+        aux = self._backward(Model(leaves), batch, objective, **constants)
+        found = {n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()}
+        return Model(found), Model({name: value.detach() for name, value in aux.items()})
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """See Client."""
+        net = PlainNet(self.module, self.loss_function, self.key)
+        with torch.no_grad(), evaluation_mode(self.module):
+            return statistic(net, params, batch, **constants)
 
     def backward(self, params: Model, batch: Batch, objective: Objective, **constants: Model) -> None:
         """Leave the gradient in the parameters' `.grad`."""
+        self._backward(params, batch, without_aux(objective), **constants)
+
+    def _backward(self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model) -> Model:
+        """The same of an objective that returns (loss, aux), and aux."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
-        objective(net, params, batch, **constants).backward()
+        loss, aux = objective(net, params, batch, **constants)
+        loss.backward()
         self.calls += 1
+        return aux
 
 
 @dataclass
@@ -58,7 +88,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedFunctions(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls), self.module.training):
             self.calls += 1
             return call(self.module, dict(params), x)
 

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
-from feddwa.engine.network import Client, Completed, Objective, Step, descend, task_loss
+from feddwa.engine.network import Completed, Objective, Statistic, Step, task_loss
 from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
-from feddwa.engine.types import Memory, Model, Parts, Stack, StepState
+from feddwa.engine.totals import AddStatistic, add_gradient, no_total
+from feddwa.engine.types import Memory, Parts, Stack, StepState
 from feddwa.errors import InputError
 
 # Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
@@ -218,9 +218,22 @@ class Trainer:
         """
         start, fixed = {"total": zeros(model)}, {"model": model}
         epoch = Epoch(*self._order(split, purpose, 0), self.sizes(split))
-        schedule = Schedule(_add_gradient, [epoch], len(self.ids), self.batch_size)
+        schedule = Schedule(add_gradient, [epoch], len(self.ids), self.batch_size)
         state, _ = self._run(schedule, start, memory, fixed)
         return scale(1 / self.sizes(split).clamp(min=1).double(), state["total"])
+
+    def sums(self, statistic: Statistic, model: Stack, memory: Memory, split: str = "train", **fixed: Stack) -> Stack:
+        """name -> (m, *shape) float64: a statistic of each model, added up over all samples of its client.
+
+        One pass in evaluation mode: BatchNorm uses the client's statistics, dropout is off, images are as they are.
+        `statistic` must be hashable and the same from round to round, as steps are (see `train`).
+        """
+        constants, index = {"model": model, **fixed}, self.engine.data.splits[split].index
+        order = index[self.ids.to(index.device)]
+        epoch = Epoch(order, torch.zeros_like(order[:, 0]), self.sizes(split))
+        schedule = Schedule(AddStatistic(statistic), [epoch], len(self.ids), self.batch_size)
+        start = {"total": no_total(self.engine, statistic, memory, constants)}
+        return self._run(schedule, start, memory, constants)[0]["total"]
 
     def _whole_batches(self, split: str, width: int) -> Tensor:
         """(m,) samples of each client in whole batches alone."""
@@ -285,8 +298,3 @@ class Trainer:
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         """Scores of every row on its client's samples."""
         return evaluate(self.engine, model, buffers, self.ids, split)
-
-
-def _add_gradient(client: Client, state: StepState, batch: Batch, model: Model) -> StepState:
-    """Add the gradients of a batch's samples, at a fixed model, to the total."""
-    return {"total": descend(state["total"], client.gradient(model, batch), -float(len(batch.y)))}
