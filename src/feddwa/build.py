@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
-from feddwa.config import RunConfig
+from feddwa.config import CLIENTS, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
@@ -35,6 +35,9 @@ from feddwa.sides import begin, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
+FEW_CLASSES = 10  # of more classes each must have two samples on average
+FEWEST = 20, 5  # training and test samples that a client should have
+
 
 def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
     """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
@@ -46,12 +49,24 @@ def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Da
     dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
-    if dataset.classes == 1:
-        raise InputError(
-            f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
-            f"{' '.join(dataset.class_names)}; there is nothing to tell apart"
-        )
+    check_classes(config, dataset)
     return dataset
+
+
+def check_classes(config: RunConfig, dataset: Dataset) -> None:
+    """Raise where labels cannot be classes: all the same, or most of them different."""
+    where, rows = f"--dataset {config.dataset}", len(dataset.y)
+    if dataset.classes == 1:
+        name = " ".join(dataset.class_names)
+        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
+    if not dataset.classes or dataset.y.ndim > 1 or config.loss is not None:
+        return
+    classes = len(np.unique(dataset.y))
+    if classes > max(FEW_CLASSES, rows / 2):
+        raise InputError(
+            f"{where}: {classes:,} different labels in {rows:,} samples are no classes; --label names another column, "
+            "--loss mse learns numbers as such, --loss cross-entropy takes them as classes all the same"
+        )
 
 
 def divided(config: RunConfig, dataset: Dataset) -> Task:
@@ -71,8 +86,18 @@ def settled(config: Config, dataset: Dataset) -> Config:
     """
     partition = config.partition or partitions.default_for(dataset)
     config = dataclasses.replace(fitted(config, inputs_of(dataset)), partition=partition).resolved()
-    clients = config.clients or max(1, dataset.owners)
-    return dataclasses.replace(config, clients=clients).resolved()
+    clients = config.clients or (dataset.owners if by_owners(partition) else clients_for(dataset))
+    return dataclasses.replace(config, clients=max(1, clients)).resolved()
+
+
+def clients_for(dataset: Dataset) -> int:
+    """Into how many clients data without owners are divided: 20, fewer where these would not have FEWEST samples each.
+
+    Two at least, as far as both get a training and a test sample.
+    """
+    parts = dataset.train_count, len(dataset.y) - dataset.train_count
+    enough = min(have // needed for have, needed in zip(parts, FEWEST, strict=True))
+    return min(CLIENTS, max(2, enough), *parts)
 
 
 def fitted(config: Config, inputs: Inputs) -> Config:

@@ -32,7 +32,7 @@ def test_a_folder_per_class(tmp_path, own_cache):
         for i in range(10):
             write_image(tmp_path / "pets" / name / f"{i}.png", 100 * c + i)
     pets = load(str(tmp_path / "pets"))
-    assert (pets.name, pets.classes, pets.class_names, pets.client) == ("own-pets", 2, ("cat", "dog"), None)
+    assert (pets.name, pets.classes, pets.class_names, pets.client) == (str(tmp_path / "pets"), 2, ("cat", "dog"), None)
     assert pets.x.shape == (20, 3, 8, 8)
     assert pets.train_count == 16
     assert np.bincount(pets.y[16:]).tolist() == [2, 2]
