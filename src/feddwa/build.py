@@ -19,6 +19,7 @@ from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
+from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
@@ -49,17 +50,24 @@ def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Da
     dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
-    check_classes(config, dataset)
+    check_targets(config, dataset)
     return dataset
 
 
-def check_classes(config: RunConfig, dataset: Dataset) -> None:
-    """Raise where labels cannot be classes: all the same, or most of them different."""
-    where, rows = f"--dataset {config.dataset}", len(dataset.y)
+def check_targets(config: RunConfig, dataset: Dataset) -> None:
+    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
+    where, rows = f"dataset {dataset.name}", len(dataset.y)
     if dataset.classes == 1:
         name = " ".join(dataset.class_names)
         raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
-    if not dataset.classes or dataset.y.ndim > 1 or config.loss is not None:
+    if config.loss is not None:
+        return
+    if is_one_hot(dataset.y):
+        raise InputError(
+            f"{where}: its targets are rows of {dataset.y.shape[1]} with a single 1; give class numbers, y.argmax(1), "
+            "or with --loss say what learns such rows"
+        )
+    if not dataset.classes or dataset.y.ndim > 1:
         return
     classes = len(np.unique(dataset.y))
     if classes > max(FEW_CLASSES, rows / 2):
@@ -107,6 +115,11 @@ def fitted(config: Config, inputs: Inputs) -> Config:
         usual = OWN
     if config.model is None and inputs.kind == "several":
         raise InputError(f"--model: must be given, because the data have several inputs ({inputs})")
+    if config.model is None and inputs.kind == "image" and inputs.shape[0] > 4 and inputs.shape[2] in (1, 3, 4):
+        raise InputError(
+            f"--model: must be given, because samples of shape {inputs.shape} seem to have their channels last; store "
+            "images as (n, C, H, W)"
+        )
     open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
     return dataclasses.replace(config, **open_)
 
@@ -139,8 +152,8 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     assert config.model is not None
     if config.model in models.MODELS and dataset.classes and dataset.y.ndim > 1:
         raise InputError(
-            f"--model {config.model}: gives one answer for a sample, the data have rows of whole numbers as targets; "
-            "bring a module"
+            f"--model {config.model}: gives one answer for a sample, the data have targets of shape "
+            f"{dataset.y.shape[1:]}, whole numbers; give one class a sample, of shape (n,), or bring a module"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))

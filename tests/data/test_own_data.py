@@ -154,7 +154,7 @@ def test_bad_arrays_are_named(tmp_path):
     np.savez(file, x=np.array(["a", "b"]), y=np.array([0, 1]))
     refuses(file, "must be numbers")
     np.savez(file, x=np.array([{}, {}], dtype=object), y=np.array([0, 1]))
-    refuses(file, "not a readable .npz file")  # it would have to be unpickled
+    refuses(file, "x holds Python objects")  # they would have to be unpickled
     np.savez(file, x=np.zeros((5, 2)), y=np.zeros(5, dtype=int), client=np.array([0, 0, 0, 0, 1]))
     refuses(file, "client 1 has 1 sample")
 

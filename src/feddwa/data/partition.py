@@ -140,9 +140,11 @@ def check(partition: Partition, dataset: Dataset) -> None:
         empty = [i for i, rows in enumerate(lists) if len(rows) == 0]
         if empty:
             client = partition.client_name(empty[0])
+            owned = len(lists) == dataset.owners == len(partition.client_names)
+            hint = "--min-samples 2 leaves such clients out" if owned else "take fewer --clients, or other parameters"
             raise InputError(
                 f"--partition: client {client} has no {part} sample where {counted(len(dataset.y), 'sample')} of "
-                f"{dataset.name} are divided among {len(lists)}; take fewer --clients, or other partition parameters"
+                f"{dataset.name} are divided among {len(lists)}; {hint}"
             )
     rows = np.concatenate([*partition.train, *partition.test])
     if rows.min() < 0 or rows.max() >= len(dataset.y) or np.bincount(rows).max() > 1:

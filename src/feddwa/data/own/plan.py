@@ -184,6 +184,8 @@ def assemble(
     _check(known, options)
     plan = make_plan(known, options)
     samples = arrays.samples(name, x, tokens)[plan.rows]
-    if options.standardise and (tokens or samples.ndim < 2):
-        raise InputError(f"--standardise: {name} has {'token ids' if tokens else 'no features'}; leave it out")
+    if samples.ndim < 2:
+        raise InputError(f"{name}: x has shape {x.shape}; one number for each sample must be a column, ({len(x)}, 1)")
+    if options.standardise and tokens:
+        raise InputError(f"--standardise: {name} has token ids; leave it out")
     return plan.dataset(samples, InputForm("arrays", samples.shape[1:], tokens), bool(options.standardise))
