@@ -15,7 +15,7 @@ from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.totals import AddStatistic, add_gradient, no_total
-from feddwa.engine.types import Memory, Parts, Stack, StepState
+from feddwa.engine.types import Memory, Parts, Stack
 from feddwa.errors import InputError
 
 # Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
