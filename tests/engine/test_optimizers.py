@@ -138,17 +138,22 @@ def started(settings):
     return Trainer(engine, torch.arange(len(SIZES)), 1), model, {"buffers": buffers}
 
 
-def test_a_look_ahead_goes_on_with_the_state_of_its_model_and_another_model_starts_anew():
+def test_a_continued_training_goes_on_with_the_state_and_another_starts_anew():
     settings = Settings(1, 10, 0.05, SGD(0.9))
     trainer, model, memory = started(settings)
     local, _ = trainer.sgd(model, memory)
-    ahead, _ = trainer.sgd(local, memory, purpose="guidance")
-    copy = {name: value.clone() for name, value in local.items()}  # equal, but not what was trained
-    anew, _ = trainer.sgd(copy, memory, purpose="guidance")
-    fresh, _ = started(settings)[0].sgd(copy, memory, purpose="guidance")
+    ahead, _ = trainer.sgd(local, memory, purpose="guidance", continued=True)
+    anew, _ = trainer.sgd(local, memory, purpose="guidance")
+    fresh, _ = started(settings)[0].sgd(local, memory, purpose="guidance")
     same({"model": anew}, {"model": fresh})
     with pytest.raises(AssertionError):
         same({"model": ahead}, {"model": anew})
+
+
+def test_nothing_continues_what_was_not_trained():
+    trainer, model, memory = started(Settings(1, 10, 0.05, SGD(0.9)))
+    with pytest.raises(InputError, match=r"continued: got 'model', must be a model that was trained before"):
+        trainer.sgd(model, memory, continued=True)
 
 
 def test_two_models_of_a_client_must_have_names_of_their_own():

@@ -16,7 +16,7 @@ from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.totals import AddStatistic, add_gradient, no_total
 from feddwa.engine.types import Memory, Parts, Stack
-from feddwa.errors import InputError
+from feddwa.errors import InputError, require
 
 # Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
 STREAMS = {"second_half": "validation"}
@@ -30,7 +30,7 @@ class Trainer:
     ids: Tensor  # (m,) int64, on the CPU
     round: int
     flops: Tensor = field(init=False)  # (m,) spent so far by each client
-    _trained: dict[str, tuple[Stack, Parts]] = field(init=False, default_factory=dict)  # name -> model, its optimiser's
+    _trained: dict[str, Parts] = field(init=False, default_factory=dict)  # name -> the optimiser's
 
     def __post_init__(self) -> None:
         self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
@@ -93,6 +93,7 @@ class Trainer:
         purpose: str = "train",
         optimizer: Optimizer | None = None,
         name: str = "model",
+        continued: bool = False,
         fixed: Stack | None = None,
         **constants: Stack,
     ) -> tuple[Stack, Memory]:
@@ -105,8 +106,9 @@ class Trainer:
             objective, constants = Completed(objective), {**constants, "fixed": fixed}
         step, own = SGDStep(self.lr if lr is None else lr, objective), {"model": model}
         state, memory = self.train(
-            step, own, memory, constants, epochs=epochs, steps=steps, purpose=purpose, optimizer=optimizer, name=name
-        )
+            step, own, memory, constants, epochs=epochs, steps=steps, purpose=purpose, optimizer=optimizer, name=name,
+            continued=continued,
+        )  # fmt: skip
         return state["model"], memory
 
     def train(
@@ -125,6 +127,7 @@ class Trainer:
         purpose: str = "train",
         optimizer: Optimizer | None = None,
         name: str = "model",
+        continued: bool = False,
     ) -> tuple[Parts, Memory]:
         """Any step, for epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
@@ -135,10 +138,10 @@ class Trainer:
         function, a method of a frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is
         found by it.
 
-        The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state belongs to the model: where
-        this is given the very model (the same tensors) that it has made before in this round, the state of that
-        training goes on; any other model starts from zeros, or with `--optimizer-state keep` from what its client's
-        memory keeps under `name`, which stands for the part "model" (`Algorithm.optimized`).
+        The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state starts from zeros, or with
+        `--optimizer-state keep` from what the client's memory keeps under `name`, which stands for the part "model"
+        (`Algorithm.optimized`). continued: this training goes on where the round's last one of that name has ended, and
+        so does the state.
         """
         optimizer = self.engine.settings.optimizer if optimizer is None else optimizer
         if not isinstance(step, OptimizerStep) and optimizer != PLAIN:
@@ -158,13 +161,19 @@ class Trainer:
             sizes = sizes if steps is None else sizes.clamp(max=steps * width)
             batches = [Epoch(*self._order(split, purpose, epoch), sizes) for epoch in range(epochs)]
         schedule = Schedule(step, batches, len(self.ids), width, self.engine.settings.augment)
-        return self._run(schedule, state, memory, constants, name)
+        return self._run(schedule, state, memory, constants, name, continued)
 
     def _run(
-        self, schedule: Schedule, state: Parts, memory: Memory, constants: Parts, name: str = "model"
+        self,
+        schedule: Schedule,
+        state: Parts,
+        memory: Memory,
+        constants: Parts,
+        name: str = "model",
+        continued: bool = False,
     ) -> tuple[Parts, Memory]:
         """The state after a schedule, and the memory with BatchNorm statistics and kept optimiser's state moved on."""
-        states = self._optimizer_states(schedule.step, state, memory, name)
+        states = self._optimizer_states(schedule.step, state, memory, name, continued)
         own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
         work = {**state, **own, "buffers": memory["buffers"]}
         self._count_flops(work, constants, schedule)
@@ -173,22 +182,24 @@ class Trainer:
         own = {key: new.pop(key) for key in own}
         for part in states:
             slots, whose = state_of(own, part), name if part == "model" else part
-            self._trained[whose] = new[part], slots
+            self._trained[whose] = slots
             kept = {key: stack for key, stack in named(whose, slots).items() if key in memory}
             memory |= {key: {**memory[key], **stack} for key, stack in kept.items()}
         return new, memory
 
-    def _optimizer_states(self, step: Step, state: Parts, memory: Memory, name: str) -> dict[str, Parts]:
+    def _optimizer_states(
+        self, step: Step, state: Parts, memory: Memory, name: str, continued: bool
+    ) -> dict[str, Parts]:
         """The optimiser's state that a training begins with: part -> slot -> name -> (m, *shape)."""
         begin, settings = dict[str, Parts](), self.engine.settings
         if not isinstance(step, OptimizerStep) or step.optimizer.stateless:
             return begin
         for part in step.moves:
             fresh, whose = step.optimizer.init(row(state[part], 0)), name if part == "model" else part
-            kept, (model, going_on) = state_of(memory, whose), self._trained.get(whose, ({}, {}))
-            same = state[part].keys() == model.keys() and all(state[part][key] is own for key, own in model.items())
-            if same and fresh.keys() == going_on.keys():
-                begin[part] = going_on
+            kept = state_of(memory, whose)
+            if continued:
+                require(whose in self._trained, "continued", whose, "a model that was trained before in this round")
+                begin[part] = self._trained[whose]
             elif fresh and settings.keep_optimizer and step.optimizer == settings.optimizer:
                 self._check_kept(whose, kept)
                 begin[part] = {slot: only(kept[slot], names) for slot, names in fresh.items()}
