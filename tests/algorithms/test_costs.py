@@ -132,10 +132,10 @@ def flops(kind, hidden, evaluating=False):
         return kind.evaluation_passes * (forward + backward) + probes + kind.forward_passes * forward
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
-        "head_passes": 2 * head, "forward_passes": forward,
+        "feature_passes": forward + body, "head_passes": 2 * head, "forward_passes": forward,
         "teacher_passes": forward,
     }  # fmt: skip
-    own = 2 * amount(kind.added_ops, features=hidden, samples=20, steps=2)
+    own = 2 * amount(kind.other_ops, features=hidden, samples=20, steps=2)
     return sum(getattr(kind, each) * cost for each, cost in passes.items()) + own
 
 
@@ -227,6 +227,7 @@ BAD = [
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
     ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
     ("feddbe", "lam", -1), ("feddbe", "mu", 0),
     ("feddbe", "mu", 1.1),
 ]  # fmt: skip

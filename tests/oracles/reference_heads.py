@@ -1,12 +1,12 @@
-"""Methods that add layers to the head, in NumPy and float64, with gradients written by hand.
+"""Methods that change the head or train features, in NumPy and float64, with gradients written by hand.
 
-As in `reference.py`, nothing here knows torch or the library. The network is x -> z = tanh(W1 x + b1) and what a method
-makes of z. A model is a dictionary of arrays; `flat` is its vector, in the order of the network's parameters.
+As in `reference.py`, nothing here knows torch or the library. Where a method adds layers, the network is its body
+x -> z = tanh(W1 x + b1) and what it makes of z, and a model a dictionary of arrays; `flat` makes a vector of it.
 """
 
 import numpy as np
 
-from tests.oracles.reference import Round, batches, weighted_mean
+from tests.oracles.reference import Round, batches, forward, grad, head_slice, sgd, weighted_mean
 
 EPS = 1e-5  # of LayerNorm
 
@@ -143,3 +143,44 @@ def gpfl(task, lam, mu):
         mean, weights = weighted_mean(task, cohort, trained)
         w = unflat(mean, shapes)
         yield Round([flat(ready(i)) for i in range(task.n)], trained, weights, gpfl_loss)
+
+
+# FedAS, whose network has no layers besides
+
+
+def class_means(task, v, own):
+    """Class -> mean of the features of a client's samples of it."""
+    z = forward(task, v, own)[0]
+    return {c: z[task.y[own] == c].mean(0) for c in set(task.y[own])}
+
+
+def alignment_gradient(task, v, rows, means):
+    z, slope = forward(task, v, rows)[0], np.zeros((len(rows), task.hidden))
+    for c in set(task.y[rows]):
+        of_c = task.y[rows] == c
+        slope[of_c] = 2 * (z[of_c] - means[c]) / task.hidden / of_c.sum()
+    back = slope * (1 - z**2)
+    gradient = np.zeros_like(v)
+    gradient[: head_slice(task).start] = np.concatenate([(back.T @ task.x[rows]).ravel(), back.sum(0)])
+    return gradient
+
+
+def fedas(task, align_epochs, align_lr, by_fisher):
+    head = np.arange(len(task.initial)) >= head_slice(task).start
+    w, own = task.initial, [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        taus = []
+        for i in cohort:
+            means = class_means(task, own[i], task.rows["train"][i])
+            v = np.where(head, own[i], w)
+            for rows in batches(task, i, rnd, "align", epochs=align_epochs):
+                v = v - align_lr * alignment_gradient(task, v, rows, means)
+            own[i] = sgd(task, v, i, rnd)
+            taus.append(
+                sum(np.sum(grad(task, own[i], rows) ** 2) for rows in batches(task, i, rnd, "fisher", epochs=1))
+            )
+        trained = [own[i] for i in cohort]
+        shares = np.array(taus if by_fisher else [task.sizes[i] for i in cohort], float)
+        shares /= shares.sum()
+        w = shares @ np.array(trained)
+        yield Round(list(own), trained, np.tile(shares, (len(cohort), 1)))

@@ -27,6 +27,7 @@ from feddwa.algorithms import (
     FedAdam,
     FedALA,
     FedAMP,
+    FedAS,
     FedAvg,
     FedAvgFT,
     FedAvgM,
@@ -175,6 +176,14 @@ CASES = {
     "fedala-all": (
         FedALA(3.0, 0.5, 2, "all"), reference_partners.fedala,
         {"blend_lr": 3.0, "share": 0.5, "start_epochs": 2, "layers": "all"},
+    ),
+    "fedas": (
+        FedAS(), reference_heads.fedas, {"align_epochs": 1, "align_lr": 0.01, "by_fisher": True},
+    ),
+    "fedas-far": (FedAS(2, 0.7), reference_heads.fedas, {"align_epochs": 2, "align_lr": 0.7, "by_fisher": True}),
+    "fedas-size": (
+        FedAS(align_lr=0.3, weights="size"), reference_heads.fedas,
+        {"align_epochs": 1, "align_lr": 0.3, "by_fisher": False},
     ),
     "gpfl": (GPFL(), reference_heads.gpfl, {"lam": 0.01, "mu": 0.1}),
     "gpfl-strong": (GPFL(lam=0.5, mu=0.0), reference_heads.gpfl, {"lam": 0.5, "mu": 0.0}),

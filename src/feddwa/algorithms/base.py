@@ -47,9 +47,8 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features (of the head) and
-    # shares of a model's parameters: body (below the head), batchnorm, added (`added_numbers`). None: not declared.
-    # Models are without what `network` adds.
+    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features and shares of the
+    # parameters without those that `network` adds: body, batchnorm, added (`added_numbers`). None: not declared.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -57,13 +56,14 @@ class Algorithm:
     passes: ClassVar[float | None] = None  # forward and backward over its training data; FedAvg's are 1
     body_passes: ClassVar[float] = 0  # the same, with gradients of the body alone
     probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    feature_passes: ClassVar[float] = 0  # forward, and backward from the features that its head makes outputs of
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     added_numbers: ClassVar[Amount] = 0  # parameters of the layers that `network` adds, as far as they are exchanged
-    added_ops: ClassVar[Amount] = 0  # multiply-adds in these layers besides; in terms of samples and steps, too
+    other_ops: ClassVar[Amount] = 0  # multiply-adds of a client besides its passes; in terms of samples and steps, too
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
     numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart

@@ -89,7 +89,7 @@ class GPFL(PartlyShared):
     kind, year = "shared-body", 2023
     models_down = models_up = "body + added"
     added_numbers = "(classes + 2 * features + 6) * features"
-    added_ops = "8 * steps * features**2 + 3 * samples * classes * features"
+    other_ops = "8 * steps * features**2 + 3 * samples * classes * features"
     models_kept, numbers_kept = "1 - body", "features + classes"
     server_ops = "m * (body + added)"
     discloses, evaluated = "its trained body and class embeddings", "the shared body with its own route and head"

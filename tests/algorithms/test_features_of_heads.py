@@ -1,13 +1,15 @@
-"""Special cases of methods that add layers to the head."""
+"""Special cases of methods about the head and its features."""
 
 import pytest
 import torch
 from torch import nn
 
-from feddwa.algorithms import GPFL
+from feddwa.algorithms import GPFL, FedAS, FedPer
+from feddwa.engine import Trainer
 from feddwa.engine.network import added
+from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
-from tests.algorithms.conftest import after, federation, models
+from tests.algorithms.conftest import after, equal, federation, models
 from tests.conftest import conv_net, plain_net, small_data
 
 SIZES = (20, 30, 12)
@@ -84,10 +86,66 @@ class Scaled(nn.Module):
         return 2 * self.head(x.flatten(1))
 
 
-@pytest.mark.parametrize("algorithm", [GPFL()])
+@pytest.mark.parametrize("algorithm", [GPFL(), FedAS()])
 def test_networks_whose_outputs_are_not_those_of_the_last_linear_layer_are_refused(algorithm):
     name = type(algorithm).__name__.lower()
     with pytest.raises(InputError, match=f"algorithm {name}: needs a network whose outputs are those of its last"):
         federation(algorithm, Scaled)
-    with pytest.raises(InputError, match=f"algorithm {name}: needs a network whose last layer is an nn.Linear"):
+    with pytest.raises(InputError, match=f"algorithm {name}: needs a network whose (last layer is an nn|outputs are)"):
         federation(algorithm, lambda: nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()))
+
+
+def test_fedas_without_alignment_and_fisher_weights_is_fedper():
+    """After training, and in what is shared: FedAS is evaluated with what its clients have trained last."""
+    found, expected = (federation(each, conv_net) for each in (FedAS(0, weights="size"), FedPer()))
+    for _ in range(3):
+        one, other = found.step(), expected.step()
+        assert torch.equal(one.after.loss, other.after.loss)
+        assert equal({"model": found.server["model"]}, {"model": expected.server["model"]})
+
+
+def test_alignment_at_a_rate_of_zero_moves_nothing():
+    found, expected = (federation(FedAS(epochs, rate, "size"), plain_net) for epochs, rate in ((2, 0.0), (0, 0.1)))
+    assert equal(after(found, 3), after(expected, 3))
+
+
+def test_a_client_is_evaluated_with_the_model_of_its_last_training():
+    made = federation(FedAS(), conv_net, small_data(SIZES), participation=0.67)
+    start = made.engine.initial()[0]
+    own = repeat(start, len(SIZES))
+    for _ in range(3):
+        seen = made.step()
+        absent = [i for i in range(len(SIZES)) if i not in seen.cohort.ids]
+        model = models(made)["model"]
+        assert all(torch.equal(value[absent], own[name][absent]) for name, value in model.items())
+        assert torch.equal(seen.after.loss, made.scores.loss[seen.cohort.ids])
+        own = model
+
+
+def test_bodies_are_weighed_by_the_squares_of_their_gradients():
+    """Against autograd, batch by batch, in evaluation mode: dropout is off, BatchNorm has the client's statistics."""
+    made = federation(FedAS(), conv_net, small_data((20, 20, 20)))
+    weights = made.step().info["weights"]
+    model, module, taus = models(made), made.engine.module.eval(), []
+    for client in range(3):
+        trainer = Trainer(made.engine, torch.tensor([client]), 1)
+        order = trainer._order("train", "fisher", 0)[0][0]
+        leaves = {name: value[client].clone().requires_grad_() for name, value in model["model"].items()}
+        state = {**leaves, **{name: value[client] for name, value in model["buffers"].items()}}
+        taus.append(0.0)
+        for rows in order[:20].split(10):
+            x, y = made.engine.data.batch(rows, torch.float64)
+            loss = nn.functional.cross_entropy(torch.func.functional_call(module, state, (x,)), y)
+            taus[-1] += sum(float(g.square().sum()) for g in torch.autograd.grad(loss, list(leaves.values())))
+    expected = torch.tensor(taus, dtype=torch.float64)
+    torch.testing.assert_close(weights[0], expected / expected.sum())
+
+
+def test_one_participant_has_all_the_weight_and_gradients_of_zero_count_equally():
+    made = federation(FedAS(), plain_net, small_data(SIZES), participation=0.34)
+    assert made.step().info["weights"].tolist() == [[1.0]]
+    made = federation(FedAS(), plain_net, small_data(SIZES))
+    everybody = made.everybody()
+    body = repeat({name: value for name, value in made.engine.initial()[0].items() if name != "3.weight"}, 3)
+    upload = {"model": body, "fisher": {"tau": torch.zeros(3, dtype=torch.float64)}}
+    assert made.algorithm.server(made.server, everybody, upload)[1]["weights"][0].tolist() == pytest.approx([1 / 3] * 3)
