@@ -38,7 +38,8 @@ SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(
 
 def amount(declared, participants=CLIENTS):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "features": 12, "min": min, **SHARES}
+    sizes = {"layers": 3, "classes": 10, "features": 12, "parameters": Fraction(PARAMETERS)}
+    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES}
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
 
 
@@ -120,7 +121,7 @@ def flops(kind, hidden, evaluating=False):
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "head_passes": 2 * head, "forward_passes": forward,
-        "teacher_passes": forward,
+        "teacher_passes": forward, "statistics_passes": forward + head,
     }  # fmt: skip
     return sum(getattr(kind, each) * cost for each, cost in passes.items())
 
@@ -213,7 +214,7 @@ BAD = [
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
     ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("feddbe", "lam", -1), ("feddbe", "mu", 0),
-    ("feddbe", "mu", 1.1),
+    ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
 ]  # fmt: skip
 
 

@@ -47,8 +47,8 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features, body (the
-    # share of parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), parameters, layers, classes, features,
+    # body (the share of parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -58,6 +58,7 @@ class Algorithm:
     probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    statistics_passes: ClassVar[float] = 0  # forward alone, and as much as the head's share of it again, for class sums
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
