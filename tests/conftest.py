@@ -1,8 +1,10 @@
 """A small federation of clients of unequal sizes, and the networks that show what an engine gets wrong."""
 
 import contextlib
+import gc
 import itertools
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -26,10 +28,34 @@ from feddwa.trained.store import TrainedModels
 # Files that take minutes. They begin first, so that no worker is left alone with one of them at the end.
 LONG = ("test_loopback.py", "test_stacked.py", "test_chaos.py", "test_summary.py", "test_screen.py", "test_extend.py")
 
+ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm
 
+# What is imported and collected stays until the end. Searching it for garbage, again and again, costs a tenth of all.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files by their length; the tests of a file keep their order."""
+    """Order the files by their length; the tests of a file keep their order.
+
+    `make test` has every fourth algorithm of a test of all of them, in each such test other ones.
+    """
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    for item in items:
+        for mark in item.iter_markers("parametrize"):
+            if mark.args[1] is ANYWHERE:
+                place = ANYWHERE.index(item.callspec.params[mark.args[0]])
+                if (place + zlib.crc32(item.originalname.encode())) % 4:
+                    item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,8 +73,6 @@ def _no_traces_in_the_users_cache(tmp_path_factory):
         patch.setenv("FEDDWA_CACHE", os.environ.get("FEDDWA_CACHE") or str(shared))
         yield
 
-
-ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
 SIZES = (37, 50, 5, 82, 40, 2, 40, 20)

@@ -30,6 +30,7 @@ from feddwa.engine import (
     Trainer,
     evaluate,
     evaluate_one_by_one,
+    keys,
     map_scores,
 )
 from feddwa.engine.evaluate import PARTS, MetricError, score_names, spread, unknown
@@ -50,6 +51,18 @@ def problem_of(engine: Engine) -> Problem:
     norms, labels = batchnorm_parameters(engine.module), engine.shared(0, "label counts", data.label_counts)
     width = engine.shared(0, "feature width", partial(feature_width, engine))
     return Problem(initial, len(sizes), sizes, labels, head, width, engine.seed, batchnorm=norms)
+
+
+def network_of(algorithm: Algorithm, module: nn.Module, seed: int) -> nn.Module:
+    """The network of a run with the layers that its algorithm adds, whose initial values have a key of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.seed_of(keys.key(seed, "added layers")))
+        return algorithm.network(module)
+
+
+def adds_layers(algorithm: Algorithm) -> bool:
+    """Whether models of an algorithm may have other layers than the network of the run."""
+    return type(algorithm).network is not Algorithm.network
 
 
 def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:

@@ -36,11 +36,16 @@ SIZE = PARAMETERS * 8  # bytes of the model in float64
 SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(24, PARAMETERS)}
 
 
-def amount(declared, participants=CLIENTS):
+def amount(declared, participants=CLIENTS, **more):
     """What a class declares, of this federation: a number, or an expression."""
     sizes = {"layers": 3, "classes": 10, "features": 12, "parameters": Fraction(PARAMETERS)}
-    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES}
+    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES} | more
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
+
+
+def added(kind, features=12):
+    """The variables that are about a method's own layers."""
+    return {"features": features, "added": Fraction(amount(kind.added_numbers, features=features), PARAMETERS)}
 
 
 def second_round(algorithm, **options):
@@ -62,7 +67,9 @@ def test_a_client_keeps_what_the_class_declares_to_the_number(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
     kept = {part: stack for part, stack in run.memory.items() if part != "buffers"}
     statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key)
-    declared = PARAMETERS * amount(ALGORITHMS[name].models_kept) + amount(ALGORITHMS[name].numbers_kept)
+    kind = ALGORITHMS[name]
+    models, numbers = (amount(each, **added(kind)) for each in (kind.models_kept, kind.numbers_kept))
+    declared = PARAMETERS * models + numbers
     assert sum(value[0].numel() for _, value in tensors(kept)) - statistics == declared
 
 
@@ -72,13 +79,18 @@ def test_traffic_is_what_the_class_declares_to_the_byte(name, participants):
     kind = ALGORITHMS[name]
     costs = second_round(kind(), participation=participants / CLIENTS).costs
     for way in ("down", "up"):
-        models, numbers = (amount(getattr(kind, f"{what}_{way}"), participants) for what in ("models", "numbers"))
+        models, numbers = (
+            amount(getattr(kind, f"{what}_{way}"), participants, **added(kind)) for what in ("models", "numbers")
+        )
         assert getattr(costs, f"bytes_{way}") == models * SIZE + numbers * 8
 
 
 def test_model_sizes_are_those_of_the_papers_table():
     """Two models, but for the four methods that the paper's table of traffic has with another number."""
-    sizes = {name: amount(kind.models_down) + amount(kind.models_up) for name, kind in ALGORITHMS.items()}
+    sizes = {
+        name: amount(kind.models_down, **added(kind)) + amount(kind.models_up, **added(kind))
+        for name, kind in ALGORITHMS.items()
+    }
     others = {"local": 0, "fedfomo": 6, "l2c": CLIENTS + 1, "feddwa": 3}
     paper = [name for name, kind in ALGORITHMS.items() if "order" in vars(kind)]
     assert {name: sizes[name] for name in paper} == {**dict.fromkeys(paper, 2), **others}
@@ -108,7 +120,8 @@ def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algor
 def test_flops_of_the_server_are_those_of_the_products_that_the_class_declares(name, participants):
     """Two for every multiply-add. FedAMP has a message for each of the seven, whoever takes part."""
     costs = second_round(ALGORITHMS[name](), participation=participants / CLIENTS).costs
-    assert costs.server_flops == 2 * PARAMETERS * amount(ALGORITHMS[name].server_ops, participants)
+    kind = ALGORITHMS[name]
+    assert costs.server_flops == 2 * PARAMETERS * amount(kind.server_ops, participants, **added(kind))
 
 
 def flops(kind, hidden, evaluating=False):
@@ -123,7 +136,8 @@ def flops(kind, hidden, evaluating=False):
         "head_passes": 2 * head, "forward_passes": forward,
         "teacher_passes": forward, "statistics_passes": forward + head,
     }  # fmt: skip
-    return sum(getattr(kind, each) * cost for each, cost in passes.items())
+    own = 2 * amount(kind.added_ops, features=hidden, samples=20, steps=2)
+    return sum(getattr(kind, each) * cost for each, cost in passes.items()) + own
 
 
 @pytest.mark.parametrize("hidden", [12, 30])
@@ -213,7 +227,8 @@ BAD = [
     ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
-    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("feddbe", "lam", -1), ("feddbe", "mu", 0),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("feddbe", "lam", -1), ("feddbe", "mu", 0),
     ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
 ]  # fmt: skip
 

@@ -11,6 +11,7 @@ from feddwa.engine.optimizers import PLAIN, SGD, Adam
 from feddwa.engine.rows import repeat, tensors
 from feddwa.errors import InputError
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.algorithms.conftest import after
 from tests.conftest import conv_net, map_state, plain_net, small_data
 
@@ -43,7 +44,8 @@ def method(name, optimizer):
 
 def federation(algorithm, optimizer=PLAIN, keep=False, dtype=torch.float64, **options):
     data = algorithm.split(small_data(SIZES), np.random.default_rng(1))
-    engine = Engine(network(algorithm), data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
+    module = network_of(algorithm, network(algorithm), 0)
+    engine = Engine(module, data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
     return Federation(algorithm, engine, **{"participation": 0.6, **options})
 
 

@@ -5,6 +5,7 @@ softmax cross-entropy, with gradients written by hand. Everything random (batch 
 in as plain arrays. Every algorithm is a generator that yields, after each round, a `Round`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Round(NamedTuple):
     personal: list[np.ndarray]  # what everybody would be tested with now
     trained: list[np.ndarray]  # what the cohort was tested with after training
     weights: np.ndarray  # (m, m)
+    loss: Callable[..., float] | None = None  # (task, model, rows) of another network than the one above
 
 
 def unpack(task, v):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
 from feddwa.algorithms.problem import Problem
@@ -47,8 +47,9 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), parameters, layers, classes, features,
-    # body (the share of parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), layers, parameters, classes, features (of
+    # the head) and shares of a model's parameters: body (below the head), batchnorm, added (`added_numbers`). None: not
+    # declared. Models are without what `network` adds.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -62,6 +63,8 @@ class Algorithm:
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    added_numbers: ClassVar[Amount] = 0  # parameters of the layers that `network` adds, as far as they are exchanged
+    added_ops: ClassVar[Amount] = 0  # multiply-adds in these layers besides; in terms of samples and steps, too
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
     numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart
@@ -74,6 +77,13 @@ class Algorithm:
         if cls.halves:
             return data.split_off("second_half", 0.5, rng)
         return data.split_off("validation", cls.validation, rng) if cls.validation else data
+
+    def network(self, module: nn.Module) -> nn.Module:
+        """The network whose parameters are the rows of models: as a rule that of the run, `module`, itself.
+
+        A method may return another one with layers of its own, whose values torch's generator draws, under a key here.
+        """
+        return module
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""

@@ -32,6 +32,9 @@ UNITS = {  # of the expressions that an algorithm declares its costs by
     "features": "numbers that its last layer makes them of",
     "body": "share of the parameters below the head",
     "batchnorm": "share of the parameters that are BatchNorm's",
+    "added": "parameters of the layers that it adds and exchanges, as a share of the network's",
+    "samples": "training samples of a client",
+    "steps": "batches of a client in a round",
 }
 PASSES = {  # besides whole ones, forward and backward
     "body_passes": "of the body alone",
@@ -44,7 +47,8 @@ PASSES = {  # besides whole ones, forward and backward
     "evaluation_probe_passes": "of the head alone before evaluation",
 }
 WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
-TOLD_APART = ("title", "summary", "reference", "description", "parameters", "traffic", "cost", "kept", *WORDS)
+COSTS = ("traffic", "cost", "kept", "layers")
+TOLD_APART = ("title", "summary", "reference", "description", "parameters", *COSTS, *WORDS)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,9 @@ def _costs(entry: Entry) -> dict[str, Any]:
     facts = entry.facts
     traffic = {key: facts.get(key) for key in ("models_down", "models_up", "numbers_down", "numbers_up")}
     cost = {key: facts.get(key) for key in ("passes", *PASSES, "server_ops")}
-    return {"traffic": traffic, "cost": cost, "kept": {key: facts.get(key) for key in ("models_kept", "numbers_kept")}}
+    kept = {key: facts.get(key) for key in ("models_kept", "numbers_kept")}
+    layers = {key: facts[key] for key in ("added_numbers", "added_ops") if facts.get(key)}
+    return {"traffic": traffic, "cost": cost, "kept": kept} | ({"layers": layers} if layers else {})
 
 
 def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
@@ -175,12 +181,13 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
         yield ""
         yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"
         yield f"passes over its data, FedAvg's being 1: {passes_in_words(known['cost'])}"
+        if "layers" in known:
+            numbers, ops = known["layers"].values()
+            yield f"layers that it adds to the network: {numbers} parameters, {ops} multiply-adds in a client's round"
         yield f"multiply-adds of the server per parameter: {_declared(known['cost']['server_ops'])}"
         yield f"kept by a client between rounds: {amount_in_words(known['kept'], 'kept')}"
         yield from (f"{text}: {known[key]}" for key, text in WORDS.items() if key in known)
-        used = {
-            name for part in ("traffic", "cost", "kept") for value in known[part].values() for name in _names(value)
-        }
+        used = {name for part in COSTS if part in known for value in known[part].values() for name in _names(value)}
         if used & UNITS.keys():
             yield "  where " + ", ".join(f"{name} = {text}" for name, text in UNITS.items() if name in used)
 

@@ -6,7 +6,8 @@ per client. An *objective* is `objective(net, params, batch, **constants) -> los
 *statistic* is `statistic(net, params, batch, **constants) -> name -> (*shape)`, sums over the samples of a batch.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ Objective = Callable[..., Tensor]
 ObjectiveWithAux = Callable[..., tuple[Tensor, Model]]
 Statistic = Callable[..., Model]
 Step = Callable[..., StepState]
+ADDED = "added_layers"  # in the names of their parameters
 
 
 @dataclass
@@ -41,7 +43,8 @@ class Net:
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
-        with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
+        key = keys.fold(self.key, self.calls)
+        with StackedFunctions(key, self.module.training), weights_as_given(self.module):
             outputs = call(self.module, state, x)
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
@@ -89,24 +92,81 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
 
 
+class Head(nn.Module):
+    """A network's last linear layer with a module that an algorithm adds to it."""
+
+    def __init__(self, linear: nn.Linear, added: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.added_layers = linear, added
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Features (B, F) -> outputs (B, C)."""
+        outputs: Tensor = self.added_layers.outputs(z, self.linear)  # type: ignore[operator]  # a method of theirs
+        return outputs
+
+
+def with_added(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """A copy of a network with layers `make(linear)` at its last linear layer; algorithm: named in errors.
+
+    These layers are a module with a method outputs(z, linear): what the network gives for the features z (B, F).
+    """
+    name, module = head_name(module), copy.deepcopy(module)
+    if name is None:
+        raise InputError(f"algorithm {algorithm}: needs a network whose last layer is an nn.Linear")
+    layer = module.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    if not name:  # the network is one linear layer
+        return Head(layer, make(layer))
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, Head(layer, make(layer)))
+    return module
+
+
+def added(model: Mapping[str, Tensor]) -> Model:
+    """The parameters of added layers in a model or stack, by their names in these layers."""
+    named = {name.rpartition(f"{ADDED}.")[2]: value for name, value in model.items() if f"{ADDED}." in name}
+    return Model(named)
+
+
+def call_added(net: Any, params: Model, *inputs: Tensor) -> Tensor:
+    """What the added layers of an objective's network make of inputs, by their `forward`."""
+    outputs: Tensor = torch.func.functional_call(head_of(net.module).added_layers, dict(added(params)), inputs)
+    return outputs
+
+
+def head_of(module: nn.Module) -> Any:
+    """The last linear layer, or the `Head` that it is part of."""
+    return module.get_submodule(head_name(module) or "")
+
+
 def head_name(module: nn.Module) -> str | None:
-    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
-    names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last.
+
+    Where an algorithm has added layers to it, the name of all these together, a `Head`.
+    """
+    parts = dict(module.named_modules())
+    whole = [name for name, part in parts.items() if isinstance(part, Head)]
+    names = whole or [name for name, part in parts.items() if isinstance(part, nn.Linear)]
     return "head" if "head" in names else names[-1] if names else None
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the head's trainable parameters; none without a linear layer."""
+    """The names of the trainable parameters of the last linear layer; none without one."""
     name = head_name(module)
     if name is None:
         return ()
-    prefix = f"{name}." if name else ""  # a network may be one linear layer
-    return tuple(prefix + own for own in trainable(module.get_submodule(name)))
+    head = module.get_submodule(name)
+    parts = [name, "linear"] if isinstance(head, Head) else [name]
+    prefix = "".join(f"{part}." for part in parts if part)  # a network may be one linear layer
+    return tuple(prefix + own for own in trainable(head.linear if isinstance(head, Head) else head))
 
 
 def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
-    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
-    head = net.module.get_submodule(head_name(net.module))
+    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of.
+
+    Raises InputError where the network does not end with its last linear layer.
+    """
+    head = head_of(net.module)
     seen: list[tuple[Tensor, Tensor]] = []
     handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:

@@ -88,7 +88,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedFunctions(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls), self.module.training):
             self.calls += 1
             return call(self.module, dict(params), x)
 
@@ -136,14 +136,14 @@ class SequentialTrainer(Trainer):
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
 
-    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+    def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         try:
             return super()._step_flops(step, state, constants, samples)
         except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
 
             def client() -> PlainClient:
                 module = copy.deepcopy(self.engine.module).train()
-                load(module, state["buffers"])
+                load(module, row(state["buffers"], 0))
                 return PlainClient(module, self.engine.loss, keys.key(0, "flops"))
 
             return self.engine.flops_of(client, step, state, constants, samples)

@@ -12,10 +12,10 @@ from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.network import Completed, Objective, Statistic, Step, task_loss
 from feddwa.engine.optimizers import PLAIN, Optimizer
-from feddwa.engine.rows import only, repeat, row, row_of_parts, scale, take, zeros
+from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.totals import AddStatistic, add_gradient, no_total
-from feddwa.engine.types import Memory, Parts, Stack, StepState
+from feddwa.engine.types import Memory, Parts, Stack
 from feddwa.errors import InputError
 
 # Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
@@ -181,7 +181,7 @@ class Trainer:
     def _optimizer_states(self, step: Step, state: Parts, memory: Memory, name: str) -> dict[str, Parts]:
         """The optimiser's state that a training begins with: part -> slot -> name -> (m, *shape)."""
         begin, settings = dict[str, Parts](), self.engine.settings
-        if not isinstance(step, OptimizerStep):
+        if not isinstance(step, OptimizerStep) or step.optimizer.stateless:
             return begin
         for part in step.moves:
             fresh, whose = step.optimizer.init(row(state[part], 0)), name if part == "model" else part
@@ -280,15 +280,15 @@ class Trainer:
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""
-        first, fixed, width = row_of_parts(work, 0), row_of_parts(constants, 0), schedule.width
+        width = schedule.width
         sizes = torch.stack([epoch.sizes for epoch in schedule.epochs] or [torch.zeros(schedule.rows)]).long()
         rest = sizes % width  # (epochs, m)
-        cost = {b: self._step_flops(schedule.step, first, fixed, b) for b in {width, *rest.unique().tolist()} if b}
-        for samples, flops in cost.items():
-            self.flops += (sizes // width if samples == width else rest == samples).sum(0) * flops
+        for samples in {width, *rest.flatten().tolist()} - {0}:
+            batches = sizes // width if samples == width else rest == samples
+            self.flops += batches.sum(0) * self._step_flops(schedule.step, work, constants, samples)
 
-    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
-        """FLOPs of one client's step."""
+    def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
+        """FLOPs of one client's step; state, constants: (m, ...), of which the first row counts."""
         return self.engine.step_flops(step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:

@@ -74,13 +74,22 @@ def _samples(client: str, x: Any) -> np.ndarray:
 
 def _targets(client: str, y: Any) -> np.ndarray:
     """The targets of a client: numbers, or a row of names."""
-    names = None if isinstance(y, torch.Tensor) else np.asarray(y)
-    return names if names is not None and names.dtype.kind == "U" and names.ndim == 1 else _array(client, y)
+    names = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
+    if names.dtype.kind == "O" and all(isinstance(name, str) for name in names.ravel()):  # as pandas has them
+        names = names.astype(str)
+    if names.dtype.kind == "U" and names.ndim == 1:
+        return names
+    found = _array(client, y)
+    least = found.min(initial=0) if found.dtype.kind in "iu" else 0
+    require(least >= 0, client, f"labels from {least}", "labels from 0")
+    return found
 
 
 def _array(client: str, value: Any) -> np.ndarray:
     """An array of finite numbers: bytes as they are, other whole numbers as int64, real ones as float32."""
-    array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+    if isinstance(value, torch.Tensor):  # NumPy has no bfloat16
+        value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu()
+    array = np.asarray(value)
     numbers = array.ndim > 0 and array.dtype.kind in "fiub"
     require(numbers, client, f"{array.dtype} {array.shape}", "arrays of numbers with a sample axis")
     require(bool(np.isfinite(array).all()), client, "NaN or infinity", "finite")
