@@ -38,7 +38,8 @@ SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(
 
 def amount(declared, participants=CLIENTS, **more):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES, "features": 12} | more
+    sizes = {"layers": 3, "classes": 10, "features": 12, "parameters": Fraction(PARAMETERS)}
+    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES} | more
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
 
 
@@ -141,7 +142,7 @@ def flops(kind, hidden, evaluating=False):
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
         "feature_passes": forward + body, "head_passes": 2 * head, "forward_passes": forward,
-        "teacher_passes": forward,
+        "teacher_passes": forward, "statistics_passes": forward + head,
     }  # fmt: skip
     own = 2 * amount(kind.other_ops, features=hidden, samples=20, steps=2)
     return sum(getattr(kind, each) * cost for each, cost in passes.items()) + own
@@ -236,7 +237,7 @@ BAD = [
     ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
     ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
     ("feddbe", "lam", -1), ("feddbe", "mu", 0),
-    ("feddbe", "mu", 1.1),
+    ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
 ]  # fmt: skip
 
 

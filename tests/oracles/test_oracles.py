@@ -39,6 +39,7 @@ from feddwa.algorithms import (
     FedDyn,
     FedFomo,
     FedNova,
+    FedPAC,
     FedPer,
     FedPHP,
     FedProx,
@@ -189,6 +190,8 @@ CASES = {
     "gpfl-strong": (GPFL(lam=0.5, mu=0.0), reference_heads.gpfl, {"lam": 0.5, "mu": 0.0}),
     "feddbe": (FedDBE(), personal.feddbe, {"lam": 0.1, "mu": 1.0}),
     "feddbe-slow": (FedDBE(2.0, 0.3), personal.feddbe, {"lam": 2.0, "mu": 0.3}),
+    "fedpac": (FedPAC(), personal.fedpac, {"lam": 1.0, "head_epochs": 1, "head_lr": 0.1}),
+    "fedpac-strong": (FedPAC(9.0, 2, 0.3), personal.fedpac, {"lam": 9.0, "head_epochs": 2, "head_lr": 0.3}),
     "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
     "scaffold-gradient": (
         SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},

@@ -47,8 +47,9 @@ class Algorithm:
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
     # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, features and shares of the
-    # parameters without those that `network` adds: body, batchnorm, added (`added_numbers`). None: not declared.
+    # the two. A number, or an expression in m (participants), N (clients), layers, parameters, classes, features (of
+    # the head) and shares of a model's parameters: body (below the head), batchnorm, added (`added_numbers`). None: not
+    # declared. Models are without what `network` adds.
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -59,6 +60,7 @@ class Algorithm:
     feature_passes: ClassVar[float] = 0  # forward, and backward from the features that its head makes outputs of
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    statistics_passes: ClassVar[float] = 0  # forward alone, and as much as the head's share of it again, for class sums
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone

@@ -26,6 +26,7 @@ LIBRARY_MODELS = {
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
+    "parameters": "parameters of the network",
     "layers": "layers of the network",
     "classes": "scores that the network gives",
     "features": "numbers that its last layer makes them of",
@@ -41,6 +42,7 @@ PASSES = {  # besides whole ones, forward and backward
     "feature_passes": "with a loss of features alone",
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
+    "statistics_passes": "forward alone, for sums of features",
     "teacher_passes": "forward alone, of a model that teaches",
     "evaluation_passes": "before evaluation",
     "evaluation_probe_passes": "of the head alone before evaluation",

@@ -25,6 +25,16 @@ class ClassSums(NamedTuple):
         """(m, C, F): the mean feature of each class; 0 of a class that a client does not have."""
         return self.features / self.counts.clamp(min=1).unsqueeze(2)
 
+    def moments(self) -> Stack:
+        """Part "mean" (m, C, F): h, of e_y z^T over the samples of a client; "variance" (m,): of that mean.
+
+        The variance is the mean of ||e_y z^T - h||^2, divided by the number of samples.
+        """
+        n = self.counts.sum(1)
+        mean = self.features / n.reshape(-1, 1, 1)
+        spread = self.squares.sum(1) / n - mean.square().sum((1, 2))
+        return {"mean": mean, "variance": spread.clamp(min=0) / n}
+
 
 def class_sums(trainer: Trainer, model: Stack, memory: Memory, split: str = "train") -> ClassSums:
     """What each client's samples are to its model, class by class: one pass over them in evaluation mode.
@@ -33,6 +43,11 @@ def class_sums(trainer: Trainer, model: Stack, memory: Memory, split: str = "tra
     """
     found = trainer.sums(batch_class_sums, model, memory, split)
     return ClassSums(found["features"], found["squares"], found["counts"])
+
+
+def wide(value: Tensor) -> torch.dtype:
+    """The type in which the statistics of a network of this type are sent: its own, at least float32."""
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def batch_class_sums(net: Net, params: Model, batch: Batch) -> Model:
