@@ -6,6 +6,7 @@ from torch import nn
 
 from feddwa.algorithms import GPFL, FedAS, FedPer
 from feddwa.engine import Trainer
+from feddwa.engine.batches import Batches
 from feddwa.engine.network import added
 from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
@@ -129,7 +130,7 @@ def test_bodies_are_weighed_by_the_squares_of_their_gradients():
     model, module, taus = models(made), made.engine.module.eval(), []
     for client in range(3):
         trainer = Trainer(made.engine, torch.tensor([client]), 1)
-        order = trainer._order("train", "fisher", 0)[0][0]
+        order = Batches(trainer.engine, trainer.ids, trainer.round).order("train", "fisher", 0)[0][0]
         leaves = {name: value[client].clone().requires_grad_() for name, value in model["model"].items()}
         state = {**leaves, **{name: value[client] for name, value in model["buffers"].items()}}
         taus.append(0.0)

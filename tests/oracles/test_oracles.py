@@ -55,7 +55,8 @@ from feddwa.algorithms import (
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Settings, Trainer, keys
+from feddwa.engine import Engine, Settings, keys
+from feddwa.engine.batches import Batches
 from feddwa.federation import Federation
 from feddwa.models import Network
 from feddwa.sides import adds_layers, network_of
@@ -257,7 +258,7 @@ def record(federation):
     data = engine.data
 
     def orders(purpose, split, rnd, _, epoch):
-        index, _ = Trainer(engine, torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
+        index, _ = Batches(engine, torch.arange(len(clients)), rnd).order(split, purpose, epoch)
         return {
             (purpose, split, rnd, i, epoch): index[i, :size].numpy()
             for i, size in enumerate(data.splits[split].sizes.tolist())
