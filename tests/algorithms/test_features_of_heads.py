@@ -68,7 +68,9 @@ def test_a_strong_pull_brings_generic_features_to_the_embeddings_of_their_classe
         own = data.splits["train"].index[0, : SIZES[0]]
         x = data.x[own].double()
         body = torch.func.functional_call(module[:3], {name: model[name] for name in ("1.weight", "1.bias")}, (x,))
-        routed = torch.func.functional_call(module[3].added_layers, dict(layers), (body, layers["embeddings"].mean(0)))
+        routed = torch.func.functional_call(
+            module[3].added_layers, dict(layers), (body, layers["embeddings"].mean(0, keepdim=True))
+        )
         return (routed - layers["embeddings"][data.y[own]]).norm()
 
     near, far = (federation(GPFL(lam, 0.0), plain_net, small_data(SIZES), lr=0.02) for lam in (2.0, 0.0))
