@@ -235,6 +235,7 @@ BAD = [
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
     ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("fedcp", "lam", -1),
     ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
     ("feddbe", "lam", -1), ("feddbe", "mu", 0),
     ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),

@@ -4,13 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from feddwa.algorithms import GPFL, FedAS, FedPer
+from feddwa.algorithms import GPFL, FedAS, FedCP, FedPer
+from feddwa.algorithms.fedcp import WIDTHS
+from feddwa.algorithms.mmd import squared_distances, squared_mmd
 from feddwa.engine import Trainer
 from feddwa.engine.batches import Batches
 from feddwa.engine.network import added
 from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
-from tests.algorithms.conftest import after, equal, federation, models
+from tests.algorithms.conftest import after, difference, equal, federation, models
 from tests.conftest import conv_net, plain_net, small_data
 
 SIZES = (20, 30, 12)
@@ -67,7 +69,9 @@ def test_a_strong_pull_brings_generic_features_to_the_embeddings_of_their_classe
         own = data.splits["train"].index[0, : SIZES[0]]
         x = data.x[own].double()
         body = torch.func.functional_call(module[:3], {name: model[name] for name in ("1.weight", "1.bias")}, (x,))
-        routed = torch.func.functional_call(module[3].added_layers, dict(layers), (body, layers["embeddings"].mean(0)))
+        routed = torch.func.functional_call(
+            module[3].added_layers, dict(layers), (body, layers["embeddings"].mean(0, keepdim=True))
+        )
         return (routed - layers["embeddings"][data.y[own]]).norm()
 
     near, far = (federation(GPFL(lam, 0.0), plain_net, small_data(SIZES), lr=0.02) for lam in (2.0, 0.0))
@@ -87,7 +91,7 @@ class Scaled(nn.Module):
         return 2 * self.head(x.flatten(1))
 
 
-@pytest.mark.parametrize("algorithm", [GPFL(), FedAS()])
+@pytest.mark.parametrize("algorithm", [GPFL(), FedAS(), FedCP()])
 def test_networks_whose_outputs_are_not_those_of_the_last_linear_layer_are_refused(algorithm):
     name = type(algorithm).__name__.lower()
     with pytest.raises(InputError, match=f"algorithm {name}: needs a network whose outputs are those of its last"):
@@ -150,3 +154,65 @@ def test_one_participant_has_all_the_weight_and_gradients_of_zero_count_equally(
     body = repeat({name: value for name, value in made.engine.initial()[0].items() if name != "3.weight"}, 3)
     upload = {"model": body, "fisher": {"tau": torch.zeros(3, dtype=torch.float64)}}
     assert made.algorithm.server(made.server, everybody, upload)[1]["weights"][0].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def split_head(made, features):
+    """The layers that FedCP adds to a linear layer of a federation's network, and that layer."""
+    head = made.engine.module[3]
+    return head.added_layers, head.linear, torch.randn(6, features, dtype=torch.float64)
+
+
+def test_fedcps_initial_heads_are_one_whose_bias_counts_twice_whatever_the_gate_says():
+    made = federation(FedCP(), plain_net)
+    _, linear, z = split_head(made, 12)
+    torch.testing.assert_close(made.engine.module[3].eval()(z), linear(z) + linear.bias)
+
+
+def test_a_gate_without_weights_gives_each_head_one_half():
+    layers, linear, z = split_head(federation(FedCP(), plain_net), 12)
+    with torch.no_grad():
+        layers.generic.weight.mul_(3)
+        for value in layers.gate.parameters():
+            value.zero_()
+        expected = nn.functional.linear(z / 2, linear.weight + layers.generic.weight, linear.bias + layers.generic.bias)
+        torch.testing.assert_close(layers.eval().outputs(z, linear), expected)
+
+
+def test_lambda_has_no_effect_in_the_first_step_of_a_round_without_dropout():
+    """Then features are those of the downloaded body. With a second step it has."""
+    first, later = (
+        [federation(FedCP(lam), plain_net, small_data(sizes)) for lam in (0.0, 5.0)] for sizes in ((10, 8), (20, 20))
+    )
+    for two, alike in ((first, True), (later, False)):
+        ends = [after(made, 1) for made in two]
+        assert (difference(*ends) < 1e-12) is alike
+
+
+def test_what_the_server_gets_of_a_head_is_its_mean_with_the_generic_one():
+    made = federation(FedCP(), plain_net, small_data((20,)))  # one client, so that the server's is its upload
+    start = made.engine.initial()[0]["3.linear.weight"]
+    made.step()
+    own = models(made)["model"]["3.linear.weight"][0]
+    torch.testing.assert_close(made.server["model"]["3.added_layers.generic.weight"], (own + start) / 2)
+    assert not [name for name in made.server["model"] if "linear" in name or "context" in name]
+
+
+def test_the_model_after_training_has_the_generic_head_of_its_round():
+    made = federation(FedCP(), plain_net, small_data(SIZES))
+    message = made.server_side.download(made.server, made.everybody())
+    sent, memory, _ = made.client_side.train(made.everybody().ids, 1, message, made.memory)
+    found = made.algorithm.trained(sent, memory)
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(
+            found[f"3.added_layers.generic.{name}"], message["model"][f"3.added_layers.generic.{name}"]
+        )
+    total = found["3.linear.weight"].sum(1)
+    torch.testing.assert_close(found["3.added_layers.context"], total / total.norm(dim=1, keepdim=True))
+
+
+def test_far_features_are_not_pulled():
+    """All kernels have vanished: MMD^2 is at its ceiling, 8 / B."""
+    x = torch.randn(5, 4, dtype=torch.float64)
+    far = squared_mmd(squared_distances(1e3 * x, 1e3 * x.flip(0) + 500), WIDTHS)
+    assert float(far) == pytest.approx(8 / 5)
+    assert float(squared_mmd(squared_distances(x, x), WIDTHS)) == pytest.approx(0, abs=1e-12)

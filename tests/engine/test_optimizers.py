@@ -1,5 +1,7 @@
 """Optimisers: torch's arithmetic in every algorithm, and a state that stays with its model."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,8 @@ def test_both_backends_agree_and_keep_the_same_states(name, optimizer):
     own, keep = OPTIMIZERS[optimizer], name != "fednova"  # which knows what a gradient adds where a state begins anew
     if not keep and isinstance(own, Adam):
         return
+    if name == "fedcp" and isinstance(own, Adam):  # as long as both heads are equal its gate's gradient is rounding
+        own = dataclasses.replace(own, eps=1e-3)  # errors, of which Adam would make steps
     runs = [federation(method(name, own), own, keep, sequential=way) for way in (False, True)]
     same(*(after(run, 2) for run in runs))
     same(*(run.memory for run in runs))
