@@ -7,9 +7,8 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.engine.fast.lockstep import lockstep_engines, run_in_lockstep, stacked_engine
 from feddwa.federation import Federation
 from tests.algorithms.conftest import after, difference, federation
-from tests.conftest import conv_net, small_data
+from tests.conftest import SIZES, conv_net, small_data
 
-SIZES = (23, 40, 5, 32, 20, 2)  # two full batches and a short one, full ones, less than one, ...
 SEEDS = (0, 1, 2)
 PART = 0.5  # of the clients take part
 
