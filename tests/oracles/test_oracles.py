@@ -286,7 +286,7 @@ def gate_noise(federation):
     if not isinstance(federation.algorithm, FedCP):
         return drawn
     for rnd, i, epoch in itertools.product(range(1, ROUNDS + 1), range(federation.clients), range(EPOCHS)):
-        noise = Trainer(federation.engine, torch.tensor([i]), rnd)._order("train", "train", epoch)[1][0]
+        noise = Batches(federation.engine, torch.tensor([i]), rnd).order("train", "train", epoch)[1][0]
         for step, start in enumerate(range(0, SIZES[i], BATCH)):
             key = keys.fold(noise, step)
             for place in (0, 0, 0):  # the first gradient of the batch, the first pass in it, the first draw of that
