@@ -46,10 +46,9 @@ class Algorithm:
     optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
-    # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, parameters, classes, features (of
-    # the head) and shares of a model's parameters: body (below the head), batchnorm, added (`added_numbers`). None: not
-    # declared. Models are without what `network` adds.
+    # What a round costs by default, for lists; tests compare it with measured runs. A number, None (not declared) or an
+    # expression in m (participants), N (clients), layers, parameters (without `network`'s), classes, features (of the
+    # head), and shares of the parameters: body (below the head), batchnorm, added (`added_numbers`).
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
