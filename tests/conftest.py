@@ -75,7 +75,7 @@ def _no_traces_in_the_users_cache(tmp_path_factory):
 
 
 # Full batches of 10 only, a short batch, less than one batch, two clients alike, and one with 2 samples.
-SIZES = (37, 50, 5, 82, 40, 2, 40, 20)
+SIZES = (27, 40, 5, 32, 20, 2, 20, 10)
 
 
 def small_data(sizes: tuple[int, ...] = SIZES, seed: int = 0, device: str = "cpu") -> FederatedData:

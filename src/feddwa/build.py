@@ -26,7 +26,7 @@ from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, counted, require
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
@@ -138,7 +138,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
-    return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
+    return f"{config.dataset}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:

@@ -5,7 +5,7 @@ import torch
 
 from feddwa.algorithms import APFL, L2GD, Ditto, FedAvg, FedBABU, FedDBE, FedPer, FedPHP, FedRep, LGFedAvg, Local
 from feddwa.algorithms.apfl import MixtureStep
-from feddwa.algorithms.fedphp import squared_mmd
+from feddwa.algorithms.fedphp import adaptive_mmd
 from feddwa.data.federated import Batch
 from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import only
@@ -123,7 +123,7 @@ def test_fedphp_without_teacher_and_past_has_fedavgs_models_after_training():
 def test_features_of_one_model_are_at_no_distance():
     """And nothing pulls: in a client's first pass both models are the same."""
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    distance = squared_mmd(x, x.detach().clone())
+    distance = adaptive_mmd(x, x.detach().clone())
     distance.backward()
     assert abs(float(distance.detach())) < 1e-12
     assert x.grad.abs().max() < 1e-12

@@ -402,7 +402,7 @@ def test_doubtful_names_are_told(csv):
 
 def test_a_class_that_is_only_tested_is_told(csv):
     data = read(csv("x,label,t", *rows("{x},{c},0"), "1,new,1", "1,a,1"), test_column="t")
-    assert data.notes == ("1 class without a training sample, so never learnt: new",)
+    assert data.notes == ("1 label that only test samples have: new",)
 
 
 def test_what_a_folder_of_tables_has_besides_is_told(csv, tmp_path):

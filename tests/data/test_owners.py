@@ -19,6 +19,7 @@ from feddwa.build import engine_on, load_task
 from feddwa.config import RunConfig
 from feddwa.data import describe
 from feddwa.data.adapter import owners_names
+from feddwa.data.own.clients import from_arrays
 from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.engine import Settings
@@ -293,3 +294,12 @@ def test_a_single_owner_in_files_is_asked_about(call, here):
     assert status == 2
     assert "all samples belong to one client, images; name the column" in err
     assert call("run", "--dataset", "own.csv", "--partition", "natural", *QUICK, "--out", "run")[0] == 0
+
+
+def test_small_clients_are_not_all_tested_on_their_last_class(here, rng):
+    y, owner = np.tile([0, 0, 0, 1, 1], 40), np.repeat(np.arange(40), 5)
+    np.savez("own.npz", x=rng.normal(size=(200, 3)), y=y, client=owner)
+    data = load("own.npz")
+    assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]
+    data = from_arrays([(np.ones((5, 3)), np.array([0, 0, 0, 1, 1])) for _ in range(40)])
+    assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]

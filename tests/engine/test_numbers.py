@@ -38,7 +38,7 @@ def lifting(engine):
     return engine
 
 
-LATER = ("apfl", "fedala", "fedphp", "gpfl", "pfedgraph", "scaffold")
+LATER = ("apfl", "fedala", "fedas", "fedcp", "fedphp", "gpfl", "pfedgraph", "scaffold")
 
 
 def engine_of(algorithm, lr, optimizer, seed=0, network=plain_net, dtype=torch.float64):

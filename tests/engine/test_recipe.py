@@ -64,7 +64,7 @@ RECIPES = {
     "whole": {"drop_last": True},
     "images": {"augment": ("flip", "crop", "cutout"), "local_steps": 3},
 }
-QUICK = ("feddwa", "perfedavg", "fedrod", "feddwa_plus")
+QUICK = ("feddwa", "fedrod")
 
 
 def federation(algorithm, recipe, sequential=False, **options):

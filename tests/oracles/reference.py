@@ -6,7 +6,7 @@ in as plain arrays. Every algorithm is a generator that yields, after each round
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,9 @@ class Task:
     lr: float
     batch: int
     epochs: int
+    noise: dict[tuple[int, int, int, int], np.ndarray] = field(
+        default_factory=dict
+    )  # FedCP's: round, client, epoch, step
 
     @property
     def n(self) -> int:

@@ -1,12 +1,12 @@
-"""Methods that add layers to the head, in NumPy and float64, with gradients written by hand.
+"""Methods that change the head or train features, in NumPy and float64, with gradients written by hand.
 
-As in `reference.py`, nothing here knows torch or the library. The network is x -> z = tanh(W1 x + b1) and what a method
-makes of z. A model is a dictionary of arrays; `flat` is its vector, in the order of the network's parameters.
+As in `reference.py`, nothing here knows torch or the library. Where a method adds layers, the network is its body
+x -> z = tanh(W1 x + b1) and what it makes of z, and a model a dictionary of arrays; `flat` makes a vector of it.
 """
 
 import numpy as np
 
-from tests.oracles.reference import Round, batches, weighted_mean
+from tests.oracles.reference import Round, batches, forward, grad, head_slice, sgd, weighted_mean
 
 EPS = 1e-5  # of LayerNorm
 
@@ -49,18 +49,17 @@ def body_gradient(task, rows, z, dz):
     return {"W1": back.T @ task.x[rows], "b1": back.sum(0)}
 
 
-def normed(a, gain, shift):
-    """LayerNorm of relu(a) (..., F), and what its gradient needs."""
-    r = np.maximum(a, 0)
-    unit = (r - r.mean(-1, keepdims=True)) / np.sqrt(r.var(-1, keepdims=True) + EPS)
+def layer_norm(a, gain, shift):
+    """Of a (..., F), and what its gradient needs."""
+    unit = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + EPS)
     return gain * unit + shift, unit
 
 
-def normed_gradient(a, gain, unit, d):
+def layer_norm_gradient(a, gain, unit, d):
     """By a, for the gradient d by the output."""
-    r, d = np.maximum(a, 0), d * gain
+    d = d * gain
     centred = d - d.mean(-1, keepdims=True) - unit * (d * unit).mean(-1, keepdims=True)
-    return centred / np.sqrt(r.var(-1, keepdims=True) + EPS) * (a > 0)
+    return centred / np.sqrt(a.var(-1, keepdims=True) + EPS)
 
 
 # GPFL
@@ -80,7 +79,7 @@ def route(v, z, q):
     out, units, inner = {}, {}, {}
     for net in ("gamma", "beta"):
         inner[net] = v[f"{net}.W"] @ q + v[f"{net}.b"]
-        out[net], units[net] = normed(inner[net], v[f"{net}.gain"], v[f"{net}.shift"])
+        out[net], units[net] = layer_norm(np.maximum(inner[net], 0), v[f"{net}.gain"], v[f"{net}.shift"])
     return np.maximum((1 + out["gamma"]) * z + out["beta"], 0), out, units, inner
 
 
@@ -91,7 +90,8 @@ def route_gradient(v, z, q, df):
     outer = {"gamma": (dpre * z).sum(0), "beta": dpre.sum(0)}
     found = {}
     for net, d in outer.items():
-        da = normed_gradient(inner[net], v[f"{net}.gain"], units[net], d)
+        rectified = np.maximum(inner[net], 0)
+        da = layer_norm_gradient(rectified, v[f"{net}.gain"], units[net], d) * (inner[net] > 0)
         own = {"W": np.outer(da, q), "b": da, "gain": d * units[net], "shift": d}
         found |= {f"{net}.{name}": value for name, value in own.items()}
     return dpre * (1 + out["gamma"]), found
@@ -143,3 +143,130 @@ def gpfl(task, lam, mu):
         mean, weights = weighted_mean(task, cohort, trained)
         w = unflat(mean, shapes)
         yield Round([flat(ready(i)) for i in range(task.n)], trained, weights, gpfl_loss)
+
+
+# FedAS, whose network has no layers besides
+
+
+def class_means(task, v, own):
+    """Class -> mean of the features of a client's samples of it."""
+    z = forward(task, v, own)[0]
+    return {c: z[task.y[own] == c].mean(0) for c in set(task.y[own])}
+
+
+def alignment_gradient(task, v, rows, means):
+    z, slope = forward(task, v, rows)[0], np.zeros((len(rows), task.hidden))
+    for c in set(task.y[rows]):
+        of_c = task.y[rows] == c
+        slope[of_c] = 2 * (z[of_c] - means[c]) / task.hidden / of_c.sum()
+    back = slope * (1 - z**2)
+    gradient = np.zeros_like(v)
+    gradient[: head_slice(task).start] = np.concatenate([(back.T @ task.x[rows]).ravel(), back.sum(0)])
+    return gradient
+
+
+def fedas(task, align_epochs, align_lr, by_fisher):
+    head = np.arange(len(task.initial)) >= head_slice(task).start
+    w, own = task.initial, [task.initial] * task.n
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        taus = []
+        for i in cohort:
+            means = class_means(task, own[i], task.rows["train"][i])
+            v = np.where(head, own[i], w)
+            for rows in batches(task, i, rnd, "align", epochs=align_epochs):
+                v = v - align_lr * alignment_gradient(task, v, rows, means)
+            own[i] = sgd(task, v, i, rnd)
+            taus.append(
+                sum(np.sum(grad(task, own[i], rows) ** 2) for rows in batches(task, i, rnd, "fisher", epochs=1))
+            )
+        trained = [own[i] for i in cohort]
+        shares = np.array(taus if by_fisher else [task.sizes[i] for i in cohort], float)
+        shares /= shares.sum()
+        w = shares @ np.array(trained)
+        yield Round(list(own), trained, np.tile(shares, (len(cohort), 1)))
+
+
+# FedCP
+
+
+def fedcp_shapes(task):
+    h, c = task.hidden, task.classes
+    gate = {"gate.W": (2 * h, h), "gate.b": (2 * h,), "gate.gain": (2 * h,), "gate.shift": (2 * h,)}
+    return sizes_of(task, {"context": (h,), "G": (c, h), "g": (c,), **gate})
+
+
+def context_of(head):
+    total = head["W2"].sum(0)
+    return total / np.linalg.norm(total)
+
+
+def gated(v, z, draws):
+    """Outputs of both heads, and what their gradient needs; draws: (B, 2, F) uniform numbers, None in evaluation."""
+    inner = (z * v["context"]) @ v["gate.W"].T + v["gate.b"]
+    normed, unit = layer_norm(inner, v["gate.gain"], v["gate.shift"])
+    pairs = np.maximum(normed, 0).reshape(len(z), 2, -1)
+    if draws is not None:
+        pairs = pairs - np.log(-np.log(draws + 2.0**-25))
+    r = 1 / (1 + np.exp(pairs[:, 1] - pairs[:, 0]))
+    return (r * z) @ v["W2"].T + v["b2"] + ((1 - r) * z) @ v["G"].T + v["g"], r, inner, unit, normed
+
+
+def fixed_mmd_gradient(z, other):
+    """Of MMD^2 with kernels of fixed widths, by z (B, F)."""
+
+    def slope(a, b):
+        far = np.sum((a - b) ** 2)
+        return sum(-np.exp(-far / (2 * s)) / (2 * s) for s in (10, 15, 20, 50))
+
+    gradient = np.zeros_like(z)
+    for a in range(len(z)):
+        for b in range(len(z)):
+            gradient[a] += 4 * slope(z[a], z[b]) * (z[a] - z[b])
+            gradient[a] -= 4 * slope(z[a], other[b]) * (z[a] - other[b])
+    return gradient / len(z) ** 2
+
+
+def fedcp_gradient(task, v, rows, draws, received, lam):
+    z = body(task, v, rows)
+    scores, r, inner, unit, normed = gated(v, z, draws)
+    error = cross_entropy(scores, task.y[rows])[1]
+    by_own, by_generic = error @ v["W2"], error @ v["G"]
+    dr = z * (by_own - by_generic) * r * (1 - r)  # by the first of each pair, and its negative by the second
+    dnormed = np.concatenate([dr, -dr], 1) * (normed > 0)
+    dinner = layer_norm_gradient(inner, v["gate.gain"], unit, dnormed)
+    dz = r * by_own + (1 - r) * by_generic + (dinner @ v["gate.W"]) * v["context"]
+    if lam:
+        dz = dz + lam * fixed_mmd_gradient(z, body(task, received, rows))
+    gate = {"W": dinner.T @ (z * v["context"]), "b": dinner.sum(0), "gain": (dnormed * unit).sum(0)}
+    found = body_gradient(task, rows, z, dz) | {"W2": error.T @ (r * z), "b2": error.sum(0)}
+    found |= {f"gate.{name}": value for name, value in gate.items()} | {"gate.shift": dnormed.sum(0)}
+    return found | {name: 0 * v[name] for name in ("context", "G", "g")}
+
+
+def fedcp_loss(task, v, rows):
+    v = unflat(v, fedcp_shapes(task))
+    return cross_entropy(gated(v, body(task, v, rows), None)[0], task.y[rows])[0]
+
+
+def fedcp(task, lam):
+    shapes = fedcp_shapes(task)
+    w = unflat(task.initial, shapes)
+    head = [{name: w[name] for name in ("W2", "b2")} for _ in range(task.n)]
+
+    def ready(i):
+        return {**w, **head[i], "context": context_of(head[i])}
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained, sent = [], []
+        for i in cohort:
+            v = ready(i)
+            for number, rows in enumerate(batches(task, i, rnd)):
+                epoch, step = divmod(number, -(-task.sizes[i] // task.batch))
+                gradient = fedcp_gradient(task, v, rows, task.noise[rnd, i, epoch, step], w, lam)
+                v = {name: value - task.lr * gradient[name] for name, value in v.items()}
+            head[i] = {name: v[name] for name in ("W2", "b2")}
+            trained.append(flat({**v, "context": context_of(head[i])}))
+            sent.append(flat({**v, "G": (v["G"] + v["W2"]) / 2, "g": (v["g"] + v["b2"]) / 2}))
+        mean, weights = weighted_mean(task, cohort, sent)
+        w = unflat(mean, shapes)
+        yield Round([flat(ready(i)) for i in range(task.n)], trained, weights, fedcp_loss)

@@ -27,11 +27,13 @@ from feddwa.algorithms import (
     FedAdam,
     FedALA,
     FedAMP,
+    FedAS,
     FedAvg,
     FedAvgFT,
     FedAvgM,
     FedBABU,
     FedBN,
+    FedCP,
     FedDBE,
     FedDWA,
     FedDWAPlus,
@@ -55,7 +57,8 @@ from feddwa.algorithms import (
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Settings, Trainer, keys
+from feddwa.engine import Engine, Settings, keys
+from feddwa.engine.batches import Batches
 from feddwa.federation import Federation
 from feddwa.models import Network
 from feddwa.sides import adds_layers, network_of
@@ -178,6 +181,16 @@ CASES = {
         FedALA(3.0, 0.5, 2, "all"), reference_partners.fedala,
         {"blend_lr": 3.0, "share": 0.5, "start_epochs": 2, "layers": "all"},
     ),
+    "fedas": (
+        FedAS(), reference_heads.fedas, {"align_epochs": 1, "align_lr": 0.01, "by_fisher": True},
+    ),
+    "fedas-far": (FedAS(2, 0.7), reference_heads.fedas, {"align_epochs": 2, "align_lr": 0.7, "by_fisher": True}),
+    "fedas-size": (
+        FedAS(align_lr=0.3, weights="size"), reference_heads.fedas,
+        {"align_epochs": 1, "align_lr": 0.3, "by_fisher": False},
+    ),
+    "fedcp": (FedCP(), reference_heads.fedcp, {"lam": 5.0}),
+    "fedcp-free": (FedCP(lam=0.0), reference_heads.fedcp, {"lam": 0.0}),
     "gpfl": (GPFL(), reference_heads.gpfl, {"lam": 0.01, "mu": 0.1}),
     "gpfl-strong": (GPFL(lam=0.5, mu=0.0), reference_heads.gpfl, {"lam": 0.5, "mu": 0.0}),
     "feddbe": (FedDBE(), personal.feddbe, {"lam": 0.1, "mu": 1.0}),
@@ -251,7 +264,7 @@ def record(federation):
     data = engine.data
 
     def orders(purpose, split, rnd, _, epoch):
-        index, _ = Trainer(engine, torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
+        index, _ = Batches(engine, torch.arange(len(clients)), rnd).order(split, purpose, epoch)
         return {
             (purpose, split, rnd, i, epoch): index[i, :size].numpy()
             for i, size in enumerate(data.splits[split].sizes.tolist())
@@ -266,8 +279,24 @@ def record(federation):
     initial = {name: value.unsqueeze(0) for name, value in engine.initial()[0].items()}
     return reference.Task(
         data.x.numpy().astype(np.float64), data.y.numpy(), splits, Drawn(orders), cohorts, Drawn(draws),
-        flat(initial, 0), starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+        flat(initial, 0), starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS, gate_noise(federation),
     )  # fmt: skip
+
+
+def gate_noise(federation):
+    """(B, 2, F) draws in [0, 1) of every batch, for FedCP's gate: the first that a pass of its network makes."""
+    drawn = {}
+    if not isinstance(federation.algorithm, FedCP):
+        return drawn
+    for rnd, i, epoch in itertools.product(range(1, ROUNDS + 1), range(federation.clients), range(EPOCHS)):
+        noise = Batches(federation.engine, torch.tensor([i]), rnd).order("train", "train", epoch)[1][0]
+        for step, start in enumerate(range(0, SIZES[i], BATCH)):
+            key = keys.fold(noise, step)
+            for place in (0, 0, 0):  # the first gradient of the batch, the first pass in it, the first draw of that
+                key = keys.fold(key, place)
+            shape = torch.Size([min(BATCH, SIZES[i] - start), 2, HIDDEN])
+            drawn[rnd, i, epoch, step] = keys.uniform(key, shape).numpy().astype(np.float64)
+    return drawn
 
 
 def starts(federation):

@@ -51,13 +51,12 @@ class Valve(nn.Module):
         )
 
     def forward(self, z: Tensor, condition: Tensor) -> Tensor:
-        """The route of z (B, F) under a condition (F,)."""
-        q = condition.unsqueeze(0)
-        return F.relu((1 + self.gamma(q)) * z + self.beta(q))
+        """The route of z (B, F) under a condition (1, F)."""
+        return F.relu((1 + self.gamma(condition)) * z + self.beta(condition))
 
     def outputs(self, z: Tensor, linear: nn.Linear) -> Tensor:
         """Of the personal head on the personal route: (B, F) -> (B, C)."""
-        scores: Tensor = linear(self(z, self.condition))
+        scores: Tensor = linear(self(z, self.condition.unsqueeze(0)))
         return scores
 
 
@@ -72,7 +71,7 @@ class TwoRoutes:
         """Their sum on a batch."""
         outputs, z = outputs_and_features(net, params, batch.x)
         valve, known = added(params), received["A0"]
-        generic = call_added(net, params, z, known.mean(0))  # (B, F)
+        generic = call_added(net, params, z, known.mean(0, keepdim=True))  # (B, F)
         cosines = F.linear(F.normalize(generic), F.normalize(valve["embeddings"]))  # (B, C)
         away = torch.linalg.vector_norm(generic - known[batch.y])
         fit = net.loss_function(outputs, batch.y) + net.loss_function(cosines, batch.y)
@@ -89,7 +88,7 @@ class GPFL(PartlyShared):
     kind, year = "shared-body", 2023
     models_down = models_up = "body + added"
     added_numbers = "(classes + 2 * features + 6) * features"
-    added_ops = "8 * steps * features**2 + 3 * samples * classes * features"
+    other_ops = "8 * steps * features**2 + 3 * samples * classes * features"
     models_kept, numbers_kept = "1 - body", "features + classes"
     server_ops = "m * (body + added)"
     discloses, evaluated = "its trained body and class embeddings", "the shared body with its own route and head"

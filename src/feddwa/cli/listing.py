@@ -39,6 +39,7 @@ UNITS = {  # of the expressions that an algorithm declares its costs by
 PASSES = {  # besides whole ones, forward and backward
     "body_passes": "of the body alone",
     "probe_passes": "of the head alone",
+    "feature_passes": "with a loss of features alone",
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
     "statistics_passes": "forward alone, for sums of features",
@@ -155,10 +156,10 @@ def _reference(doc: str) -> str | None:
 def _costs(entry: Entry) -> dict[str, Any]:
     facts = entry.facts
     traffic = {key: facts.get(key) for key in ("models_down", "models_up", "numbers_down", "numbers_up")}
-    cost = {key: facts.get(key) for key in ("passes", *PASSES, "server_ops")}
+    cost = {key: facts.get(key) for key in ("passes", *PASSES, "other_ops", "server_ops")}
     kept = {key: facts.get(key) for key in ("models_kept", "numbers_kept")}
-    layers = {key: facts[key] for key in ("added_numbers", "added_ops") if facts.get(key)}
-    return {"traffic": traffic, "cost": cost, "kept": kept} | ({"layers": layers} if layers else {})
+    added = {"layers": {"added_numbers": facts["added_numbers"]}} if facts.get("added_numbers") else {}
+    return {"traffic": traffic, "cost": cost, "kept": kept, **added}
 
 
 def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
@@ -181,9 +182,10 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
         yield ""
         yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"
         yield f"passes over its data, FedAvg's being 1: {passes_in_words(known['cost'])}"
+        if known["cost"]["other_ops"]:
+            yield f"multiply-adds of a client in a round besides: {known['cost']['other_ops']}"
         if "layers" in known:
-            numbers, ops = known["layers"].values()
-            yield f"layers that it adds to the network: {numbers} parameters, {ops} multiply-adds in a client's round"
+            yield f"parameters of the layers that it adds and exchanges: {known['layers']['added_numbers']}"
         yield f"multiply-adds of the server per parameter: {_declared(known['cost']['server_ops'])}"
         yield f"kept by a client between rounds: {amount_in_words(known['kept'], 'kept')}"
         yield from (f"{text}: {known[key]}" for key, text in WORDS.items() if key in known)

@@ -214,6 +214,8 @@ class Completed:
 class Client(Protocol):
     """What a step function sees of its client."""
 
+    module: nn.Module
+
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
 

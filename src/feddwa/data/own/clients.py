@@ -27,7 +27,7 @@ def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) 
     train, test = [], []
     names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
     for number, entry in enumerate(clients.values() if isinstance(clients, Mapping) else clients):
-        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry))
+        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry), number)
         train.append(own[:2])
         test.append(own[2:])
     require(len(train) > 0, "clients", len(train), "a list with at least one (x, y)")
@@ -96,13 +96,13 @@ def _array(client: str, value: Any) -> np.ndarray:
     return array if array.dtype == np.uint8 else array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
-def _with_test(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """A fifth of the samples set apart for testing, spread evenly over the classes, unless there are test samples."""
+def _with_test(arrays: list[np.ndarray], client: int) -> list[np.ndarray]:
+    """A fifth of a client's samples set apart for testing, evenly over the classes, unless there are test samples."""
     if len(arrays) == 4:
         return arrays
     x, y = arrays
     strata = y if y.ndim == 1 and y.dtype.kind in "iubU" else np.zeros(len(y))
-    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
+    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata, first=client)
     return [x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]]
 
 

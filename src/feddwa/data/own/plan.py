@@ -70,7 +70,8 @@ def make_plan(known: Known, options: DataOptions = EVERYBODY, keep: np.ndarray |
         owners, client_names = labels.numbered(known.name, "client", known.client[kept])
     order, train_count = _split(known, kept, owners, targets, options)
     notes += [*_doubts("label", class_names), *_doubts("client", client_names)]
-    notes += _only_tested(targets[order], train_count, class_names)
+    if known.is_test is not None:
+        notes += _only_tested(targets[order], train_count, class_names)
     return Plan(
         known.name, kept[order], train_count, targets[order], classes, class_names,
         None if known.client is None else owners[order], client_names, tuple(notes),
@@ -89,9 +90,9 @@ def _doubts(what: str, names: Sequence[str]) -> list[str]:
 
 
 def _only_tested(targets: np.ndarray, train_count: int, names: Sequence[str]) -> list[str]:
-    """A note on classes without a training sample; targets: (m, ...), training rows first."""
+    """A note on labels without a training sample; targets: (m, ...), training rows first."""
     only = np.setdiff1d(targets[train_count:], targets[:train_count]) if names else np.zeros(0, dtype=np.int64)
-    told = f"{counted(len(only), 'class', 'classes')} without a training sample, so never learnt: "
+    told = f"{counted(len(only), 'label')} that only test samples have: "
     return [told + in_words([names[number] for number in only.tolist()])] if len(only) else []
 
 
