@@ -73,8 +73,8 @@ def test_every_algorithm_declares_its_costs(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_client_keeps_what_the_class_declares_to_the_number(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
-    kept = {part: stack for part, stack in run.memory.items() if part != "buffers"}
-    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key)
+    kept = run.memory
+    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key or "num_batches" in key)
     kind = ALGORITHMS[name]
     models, numbers = (amount(each, **added(kind)) for each in (kind.models_kept, kind.numbers_kept))
     declared = PARAMETERS * models + numbers
@@ -239,6 +239,7 @@ BAD = [
     ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
     ("feddbe", "lam", -1), ("feddbe", "mu", 0),
     ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
+    ("fedem", "components", 0), ("fedem", "components", 101), ("fedem", "fresh", "x"),
 ]  # fmt: skip
 
 

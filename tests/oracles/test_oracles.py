@@ -38,6 +38,7 @@ from feddwa.algorithms import (
     FedDWA,
     FedDWAPlus,
     FedDyn,
+    FedEM,
     FedFomo,
     FedNova,
     FedPAC,
@@ -196,6 +197,8 @@ CASES = {
     "feddbe-slow": (FedDBE(2.0, 0.3), personal.feddbe, {"lam": 2.0, "mu": 0.3}),
     "fedpac": (FedPAC(), personal.fedpac, {"lam": 1.0, "head_epochs": 1, "head_lr": 0.1}),
     "fedpac-strong": (FedPAC(9.0, 2, 0.3), personal.fedpac, {"lam": 9.0, "head_epochs": 2, "head_lr": 0.3}),
+    "fedem": (FedEM(), reference_partners.fedem, {"components": 3}),
+    "fedem-2": (FedEM(2), reference_partners.fedem, {"components": 2}),
     "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
     "scaffold-gradient": (
         SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},
@@ -320,9 +323,9 @@ def test_three_rounds_agree_with_the_reference(name, clients, participation):
     task = record(federation)
     for expected in oracle(task, **hyper):
         result = federation.step()
-        model, _ = federation.personal(federation.everybody())
+        model, buffers = federation.personal(federation.everybody())
         for i, own in enumerate(expected.personal):
-            np.testing.assert_allclose(flat(model, i), own, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(flat({**model, **buffers}, i), own, rtol=1e-9, atol=1e-9)
         loss = expected.loss or reference.loss
         tested = [loss(task, v, task.rows["test"][i]) for v, i in zip(expected.trained, result.cohort.ids, strict=True)]
         np.testing.assert_allclose(result.after.loss.numpy(), tested, rtol=1e-9)

@@ -43,7 +43,7 @@ PASSES = {  # besides whole ones, forward and backward
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
     "statistics_passes": "forward alone, for sums of features",
-    "teacher_passes": "forward alone, of a model that teaches",
+    "teacher_passes": "forward alone, of a model that stands still",
     "evaluation_passes": "before evaluation",
     "evaluation_probe_passes": "of the head alone before evaluation",
 }

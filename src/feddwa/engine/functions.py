@@ -6,6 +6,7 @@ twin uses; `StackedFunctions` is for networks that are mapped over clients.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
@@ -138,7 +139,9 @@ class KeyedFunctions(TorchFunctionMode):
             chosen = slice(number * (1 + rest[0]), (number + 1) * (1 + rest[0]))  # both directions
             start = tuple(value[chosen] for value in hx) if pair else hx[chosen]
             own = weights[number * size : (number + 1) * size]
-            x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
+            with warnings.catch_warnings():  # cuDNN copies one layer's weights out of those of all
+                warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+                x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
             states.append(last)
             x = x if number == num_layers - 1 else self._dropout(None, x, dropout)
         return (x, *(torch.cat(values) for values in zip(*states, strict=True)))

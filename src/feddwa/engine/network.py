@@ -54,6 +54,10 @@ class Net:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): the loss of each sample's outputs (B, ...)."""
+        return losses_of(self.loss_function, outputs, targets)
+
     def aside(self) -> "Net":
         """The same for passes, in training mode, that leave the BatchNorm statistics of this one as they are."""
         return replace(self)
@@ -76,6 +80,12 @@ def call(module: nn.Module, state: dict[str, Tensor], x: NetworkInput) -> Tensor
 def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     """`F.cross_entropy` where every label is there: what that does about missing ones is most of its calls."""
     return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
+
+
+def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+    alone: Callable[..., Tensor] = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))
+    return alone(outputs, targets)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -166,9 +176,13 @@ def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tens
 
     Raises InputError where the network does not end with its last linear layer.
     """
-    head = head_of(net.module)
+    return outputs_of(net, head_of(net.module), params, x)
+
+
+def outputs_of(net: Any, layer: nn.Module, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
+    """One pass: the network's outputs, and what the layer that ends it makes them of."""
     seen: list[tuple[Tensor, Tensor]] = []
-    handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    handle = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:
         outputs = net(params, x)
     finally:
@@ -211,7 +225,10 @@ class Client(Protocol):
         """The same of an objective that returns (loss, aux), and aux: what else a step needs of the pass."""
 
     def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
-        """A statistic of the network in evaluation mode, which moves nothing and is not differentiated."""
+        """A statistic of the network in evaluation mode, which moves nothing and is not differentiated.
+
+        Buffers among the parameters stand in the place of the client's.
+        """
 
 
 @contextmanager
@@ -261,7 +278,8 @@ class FunctionalClient:
 
     def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
         """See Client."""
-        net = Net(self.module, self.loss_function, self.buffers, self.key)
+        buffers = Model({name: params.get(name, value) for name, value in self.buffers.items()})
+        net = Net(self.module, self.loss_function, buffers, self.key)
         with torch.no_grad(), evaluation_mode(self.module):
             return statistic(net, params, batch, **constants)
 

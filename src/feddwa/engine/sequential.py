@@ -96,9 +96,18 @@ class PlainNet:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): the loss of each sample's outputs (B, ...)."""
+        return losses_one_by_one(self.loss_function, outputs, targets)
+
     def aside(self) -> "PlainNet":
         """The same for passes that leave the module's BatchNorm statistics as they are."""
         return replace(self, module=copy.deepcopy(self.module))
+
+
+def losses_one_by_one(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def load(module: nn.Module, values: Model) -> None:
@@ -122,9 +131,9 @@ def evaluate_one_by_one(
             x, y = engine.data.batch(samples, engine.dtype)
             with torch.no_grad():
                 outputs = net(parameters, x)
-                losses = [engine.loss(outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+                losses = losses_one_by_one(engine.loss, outputs, y)
             scores[0, number] += hits(outputs, y).sum().cpu()
-            scores[1, number] += torch.stack(losses).double().sum().cpu()
+            scores[1, number] += losses.double().sum().cpu()
             seen[number] += [outputs] * bool(metrics)
     accuracy, loss = scores / own.sizes[ids]
     return Scores(accuracy, loss, measured(engine, metrics, seen, ids, split))
