@@ -54,7 +54,7 @@ class MixtureStep(OptimizerStep):
 
 def losses(net: Net, params: Model, batch: Batch) -> Tensor:
     """(M, B): of every component on every sample."""
-    _, outputs = outputs_of(net, net.module.mixing, params, batch.x)  # (M, B, C)
+    _, outputs = outputs_of(net, net.module.get_submodule("mixing"), params, batch.x)  # (M, B, C)
     return torch.stack([net.losses(own, batch.y) for own in outputs])
 
 
@@ -107,8 +107,8 @@ class FedEM(FedAvg):
         """E epochs of all components, and new shares."""
         start, shares = {**download["model"], **memory["buffers"]}, memory["buffers"][SHARES]
         state = {"model": download["model"], "total": {SHARES: torch.zeros_like(shares, dtype=torch.float64)}}
-        state, memory = trainer.train(MixtureStep(trainer.lr), state, memory, {"start": start})
-        return {"model": state["model"]}, with_shares(memory, state["total"][SHARES])
+        new, memory = trainer.train(MixtureStep(trainer.lr), state, memory, {"start": start})
+        return {"model": new["model"]}, with_shares(memory, new["total"][SHARES])
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
         """The components in shares that fit the newcomer's training data."""

@@ -105,9 +105,9 @@ class FedPAC(Algorithm):
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """Statistics of the body received; epochs of the head, then of the body; the means of classes under that."""
         body, (model, _) = download["body"], self.personal(trainer, download, memory)
-        head, before = {name: model[name] for name in model if name not in body}, class_sums(trainer, model, memory)
+        start, before = only(model, [name for name in model if name not in body]), class_sums(trainer, model, memory)
         rate, epochs = trainer.rate(self.head_lr), self.head_epochs
-        head, memory = trainer.sgd(head, memory, fixed=body, epochs=epochs, lr=rate, purpose="head", name="head")
+        head, memory = trainer.sgd(start, memory, fixed=body, epochs=epochs, lr=rate, purpose="head", name="head")
         aligned: dict[str, Any] = {}
         if "classes" in download and self.lam:
             known, means = download["classes"]["known"] > 0, download["classes"]["means"]  # (m, C), (m, C, F)

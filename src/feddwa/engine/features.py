@@ -8,9 +8,9 @@ from torch import Tensor
 from feddwa.data.federated import Batch
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
-from feddwa.engine.network import Model, Net, evaluation_mode, head_name, outputs_and_features
+from feddwa.engine.network import Net, evaluation_mode, head_name, outputs_and_features
 from feddwa.engine.trainer import Trainer
-from feddwa.engine.types import Memory, Stack
+from feddwa.engine.types import Memory, Model, Stack
 from feddwa.errors import InputError
 
 

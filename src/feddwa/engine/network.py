@@ -84,8 +84,12 @@ def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
-    alone: Callable[..., Tensor] = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))
-    return alone(outputs, targets)
+
+    def alone(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0))
+
+    mapped: Callable[..., Tensor] = torch.vmap(alone)
+    return mapped(outputs, targets)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
