@@ -127,6 +127,11 @@ def test_fresh_heads_leave_the_bodies_alike():
         assert torch.equal(other[3].weight.flatten().sort().values, first[3].weight.flatten().sort().values)
 
 
+def test_fresh_heads_of_a_network_without_one_are_refused():
+    with pytest.raises(InputError, match="--param fresh: got 'head', must be all"):
+        mixture_of(nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), 2, "head")
+
+
 @pytest.mark.parametrize("form", ["safetensors", "torch-export"])
 def test_stored_and_exported_mixtures_have_the_accuracy_that_was_evaluated(form, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from feddwa.engine.network import head_parameters, trainable
+from feddwa.errors import require
 
 SHARES = "mixing.shares"  # pi_i among a client's buffers
 Fresh = Literal["all", "head"]
@@ -47,6 +48,7 @@ def mixture_of(module: nn.Module, components: int, fresh: Fresh) -> Mixture:
     """
     copies = [copy.deepcopy(module) for _ in range(components)]
     chosen = head_parameters(module) if fresh == "head" else tuple(trainable(module))
+    require(bool(chosen), "--param fresh", fresh, "all: this network has no linear layer that is trained")
     for other in copies[1:]:
         for value in (other.get_parameter(name) for name in chosen):
             value.data = value.data.flatten()[torch.randperm(value.numel())].reshape(value.shape)
