@@ -21,7 +21,6 @@ from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS, TINY, test_samples
 
 
-
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
