@@ -103,7 +103,9 @@ def test_whole_numbers_are_classes_unless_a_loss_says_otherwise(capsys):
     assert regression.models["head.weight"].shape[1] == 1
     assert regression.metrics[0]["loss_before"] > 1000  # of the prices themselves, not of their ranks
     assert regression.summary["loss"]["last"] < regression.metrics[0]["loss_before"]
-    assert feddwa.run(**options).models["head.weight"].shape[1] > 50
+    assert feddwa.run(loss="cross-entropy", **options).models["head.weight"].shape[1] > 50
+    with pytest.raises(feddwa.InputError, match="146 different labels in 160 samples are no classes"):
+        feddwa.run(**options)
 
 
 def test_names_cannot_be_regressed_on():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
-from feddwa.config import RunConfig
+from feddwa.config import CLIENTS, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
@@ -19,21 +19,25 @@ from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
+from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, counted, require
 from feddwa.faults import Faults
 from feddwa.federation import Federation
 from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
 from feddwa.recipe import check_recipe, settings_of
-from feddwa.sides import begin, policy_of, problem_of
+from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
+
+FEW_CLASSES = 10  # of more classes each must have two samples on average
+FEWEST = 20, 5  # training and test samples that a client should have
 
 
 def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
@@ -46,12 +50,31 @@ def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Da
     dataset = sources.load(config.dataset, config.data_dir, config, tell)
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
-    if dataset.classes == 1:
-        raise InputError(
-            f"--dataset {config.dataset}: all {len(dataset.y):,} samples are of one class, "
-            f"{' '.join(dataset.class_names)}; there is nothing to tell apart"
-        )
+    check_targets(config, dataset)
     return dataset
+
+
+def check_targets(config: RunConfig, dataset: Dataset) -> None:
+    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
+    where, rows = f"dataset {dataset.name}", len(dataset.y)
+    if dataset.classes == 1:
+        name = " ".join(dataset.class_names)
+        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
+    if config.loss is not None:
+        return
+    if is_one_hot(dataset.y):
+        raise InputError(
+            f"{where}: its targets are rows of {dataset.y.shape[1]} with a single 1; give class numbers, y.argmax(1), "
+            "or with --loss say what learns such rows"
+        )
+    if not dataset.classes or dataset.y.ndim > 1:
+        return
+    classes = len(np.unique(dataset.y))
+    if classes > max(FEW_CLASSES, rows / 2):
+        raise InputError(
+            f"{where}: {classes:,} different labels in {rows:,} samples are no classes; --label names another column, "
+            "--loss mse learns numbers as such, --loss cross-entropy takes them as classes all the same"
+        )
 
 
 def divided(config: RunConfig, dataset: Dataset) -> Task:
@@ -71,8 +94,18 @@ def settled(config: Config, dataset: Dataset) -> Config:
     """
     partition = config.partition or partitions.default_for(dataset)
     config = dataclasses.replace(fitted(config, inputs_of(dataset)), partition=partition).resolved()
-    clients = config.clients or max(1, dataset.owners)
-    return dataclasses.replace(config, clients=clients).resolved()
+    clients = config.clients or (dataset.owners if by_owners(partition) else clients_for(dataset))
+    return dataclasses.replace(config, clients=max(1, clients)).resolved()
+
+
+def clients_for(dataset: Dataset) -> int:
+    """Into how many clients data without owners are divided: 20, fewer where these would not have FEWEST samples each.
+
+    Two at least, as far as both get a training and a test sample.
+    """
+    parts = dataset.train_count, len(dataset.y) - dataset.train_count
+    enough = min(have // needed for have, needed in zip(parts, FEWEST, strict=True))
+    return min(CLIENTS, max(2, enough), *parts)
 
 
 def fitted(config: Config, inputs: Inputs) -> Config:
@@ -82,6 +115,11 @@ def fitted(config: Config, inputs: Inputs) -> Config:
         usual = OWN
     if config.model is None and inputs.kind == "several":
         raise InputError(f"--model: must be given, because the data have several inputs ({inputs})")
+    if config.model is None and inputs.kind == "image" and inputs.shape[0] > 4 and inputs.shape[2] in (1, 3, 4):
+        raise InputError(
+            f"--model: must be given, because samples of shape {inputs.shape} seem to have their channels last; store "
+            "images as (n, C, H, W)"
+        )
     open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
     return dataclasses.replace(config, **open_)
 
@@ -100,7 +138,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
-    return f"{config.dataset}: partition {config.partition}, {task.clients} clients ({told})"
+    return f"{config.dataset}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -109,17 +147,18 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The network of a configuration, initialised from its own key."""
+    """The network of a configuration, initialised from its own key, with the layers that its algorithm adds."""
     config = fitted(config, inputs_of(dataset))
     assert config.model is not None
     if config.model in models.MODELS and dataset.classes and dataset.y.ndim > 1:
         raise InputError(
-            f"--model {config.model}: gives one answer for a sample, the data have rows of whole numbers as targets; "
-            "bring a module"
+            f"--model {config.model}: gives one answer for a sample, the data have targets of shape "
+            f"{dataset.y.shape[1:]}, whole numbers; give one class a sample, of shape (n,), or bring a module"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
+        module = models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
+    return network_of(config.make_algorithm(), module, config.seed)
 
 
 def outputs_for(config: RunConfig, dataset: Dataset) -> int:
@@ -178,7 +217,8 @@ def tried(config: RunConfig, engine: Engine) -> Engine:
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
     own = config.model, config.model_arg, config.loss, config.dtype, choose_device(config.device)
-    return *own, digest(frozen(engine.module))
+    algorithm = config.make_algorithm()
+    return *own, digest(frozen(engine.module)), algorithm if adds_layers(algorithm) else None
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:

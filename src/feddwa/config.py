@@ -62,7 +62,7 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     partition: str | None = None
     """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
     clients: int | None = None
-    """Number of clients, N; default: 20, or with `natural` the data's owners."""
+    """Number of clients, N; default: 20, fewer on small own data, or with `natural` the data's owners."""
     participation: float = 1.0
     """Share of the clients that take part in a round, above 0 and up to 1."""
     rounds: Annotated[int, AtMost(100_000)] | None = None
@@ -103,8 +103,8 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
 
-        For own data `partition`, `model`, `batch_size` and `lr`, and with partition natural `clients`, stay None until
-        the data are there: `build.settled` fills them in.
+        For own data `partition`, `clients`, `model`, `batch_size` and `lr`, and with partition natural `clients`, stay
+        None until the data are there: `build.settled` fills them in.
         """
         config = self.checked()
 
@@ -132,9 +132,10 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
         given["metrics"] = tuple(_located_metric(entry) for entry in given["metrics"])
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
-        clients = None if partition is None or by_owners(partition) else CLIENTS
+        named = is_named(self.dataset)
+        clients = CLIENTS if named and partition is not None and not by_owners(partition) else None
         filled: dict[str, Any] = {"partition": partition, "clients": clients, "rounds": defaults.rounds}
-        if is_named(self.dataset):
+        if named:
             filled |= {"model": defaults.model, "batch_size": defaults.batch_size, "lr": defaults.lr}
         given |= {key: value for key, value in filled.items() if given[key] is None}
         config = dataclasses.replace(self, **given)
@@ -149,7 +150,11 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     def make_algorithm(self) -> "Algorithm":
         """The algorithm with its hyper-parameters."""
         kind: type[Algorithm] = ALGORITHMS.find(self.algorithm)
-        return params.build(kind, self._parameters()[0], f"algorithm {label(self.algorithm)}")
+        return params.build(kind, self.algorithm_parameters(), f"algorithm {label(self.algorithm)}")
+
+    def algorithm_parameters(self) -> dict[str, str]:
+        """The algorithm's hyper-parameters that were given."""
+        return self._parameters()[0]
 
     def partition_parameters(self) -> dict[str, str]:
         """The partition's hyper-parameters that were given."""

@@ -8,6 +8,7 @@ while the run lasts, and their reference leads there.
 import copy
 import dataclasses
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
     written: whether a run directory will hold the names; else they are valid inside the context only.
     """
     names = _Names(written)
+    options = {name: os.fspath(each) if isinstance(each, os.PathLike) else each for name, each in options.items()}
     found, param = dict(options), []
     try:
         for registry in (ALGORITHMS, PARTITIONS):

@@ -36,10 +36,16 @@ SIZE = PARAMETERS * 8  # bytes of the model in float64
 SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(24, PARAMETERS)}
 
 
-def amount(declared, participants=CLIENTS):
+def amount(declared, participants=CLIENTS, **more):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES}
+    sizes = {"layers": 3, "classes": 10, "features": 12, "parameters": Fraction(PARAMETERS)}
+    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES} | more
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
+
+
+def added(kind, features=12):
+    """The variables that are about a method's own layers."""
+    return {"features": features, "added": Fraction(amount(kind.added_numbers, features=features), PARAMETERS)}
 
 
 def costs(algorithm, participants=CLIENTS, hidden=12):
@@ -67,9 +73,11 @@ def test_every_algorithm_declares_its_costs(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_client_keeps_what_the_class_declares_to_the_number(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
-    kept = {part: stack for part, stack in run.memory.items() if part != "buffers"}
-    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key)
-    declared = PARAMETERS * amount(ALGORITHMS[name].models_kept) + amount(ALGORITHMS[name].numbers_kept)
+    kept = run.memory
+    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key or "num_batches" in key)
+    kind = ALGORITHMS[name]
+    models, numbers = (amount(each, **added(kind)) for each in (kind.models_kept, kind.numbers_kept))
+    declared = PARAMETERS * models + numbers
     assert sum(value[0].numel() for _, value in tensors(kept)) - statistics == declared
 
 
@@ -79,13 +87,18 @@ def test_traffic_is_what_the_class_declares_to_the_byte(name, participants):
     kind = ALGORITHMS[name]
     found = costs(kind(), participants)
     for way in ("down", "up"):
-        models, numbers = (amount(getattr(kind, f"{what}_{way}"), participants) for what in ("models", "numbers"))
+        models, numbers = (
+            amount(getattr(kind, f"{what}_{way}"), participants, **added(kind)) for what in ("models", "numbers")
+        )
         assert getattr(found, f"bytes_{way}") == models * SIZE + numbers * 8
 
 
 def test_model_sizes_are_those_of_the_papers_table():
     """Two models, but for the four methods that the paper's table of traffic has with another number."""
-    sizes = {name: amount(kind.models_down) + amount(kind.models_up) for name, kind in ALGORITHMS.items()}
+    sizes = {
+        name: amount(kind.models_down, **added(kind)) + amount(kind.models_up, **added(kind))
+        for name, kind in ALGORITHMS.items()
+    }
     others = {"local": 0, "fedfomo": 6, "l2c": CLIENTS + 1, "feddwa": 3}
     paper = [name for name, kind in ALGORITHMS.items() if "order" in vars(kind)]
     assert {name: sizes[name] for name in paper} == {**dict.fromkeys(paper, 2), **others}
@@ -114,8 +127,9 @@ def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algor
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_of_the_server_are_those_of_the_products_that_the_class_declares(name, participants):
     """Two for every multiply-add. FedAMP has a message for each of the seven, whoever takes part."""
-    server_flops = costs(ALGORITHMS[name](), participants).server_flops
-    assert server_flops == 2 * PARAMETERS * amount(ALGORITHMS[name].server_ops, participants)
+    kind = ALGORITHMS[name]
+    server_flops = costs(kind(), participants).server_flops
+    assert server_flops == 2 * PARAMETERS * amount(kind.server_ops, participants, **added(kind))
 
 
 def flops(kind, hidden, evaluating=False):
@@ -127,10 +141,11 @@ def flops(kind, hidden, evaluating=False):
         return kind.evaluation_passes * (forward + backward) + probes + kind.forward_passes * forward
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
-        "head_passes": 2 * head, "forward_passes": forward,
-        "teacher_passes": forward,
+        "feature_passes": forward + body, "head_passes": 2 * head, "forward_passes": forward,
+        "teacher_passes": forward, "statistics_passes": forward + head,
     }  # fmt: skip
-    return sum(getattr(kind, each) * cost for each, cost in passes.items())
+    own = 2 * amount(kind.other_ops, features=hidden, samples=20, steps=2)
+    return sum(getattr(kind, each) * cost for each, cost in passes.items()) + own
 
 
 @pytest.mark.parametrize("hidden", [12, 30])
@@ -219,7 +234,12 @@ BAD = [
     ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
-    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("fedcp", "lam", -1),
+    ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
+    ("feddbe", "lam", -1), ("feddbe", "mu", 0),
+    ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
+    ("fedem", "components", 0), ("fedem", "components", 101), ("fedem", "fresh", "x"),
 ]  # fmt: skip
 
 

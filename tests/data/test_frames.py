@@ -122,6 +122,31 @@ class Stream(IterableDataset):
         return ((torch.full((3,), float(i)), i % 2) for i in range(10))
 
 
+class Broken(Dataset):
+    """Files of which one is missing."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, place):
+        raise FileNotFoundError("gone")
+
+
+class Untold(Broken):
+    """Samples without targets."""
+
+    def __getitem__(self, place):
+        return torch.ones(3), None
+
+
+def test_numbers_of_all_types_are_read():
+    x, y = torch.arange(24.0).reshape(8, 3), torch.arange(8) % 2
+    mixed = [TensorDataset(x.to(torch.bfloat16), y.int()), TensorDataset(x.double(), y), TensorDataset(x.half(), y)]
+    data = from_torch(mixed)
+    assert (str(data.x.dtype), data.classes, data.client_names) == ("float32", 2, ("0", "1", "2"))
+    assert (np.sort(data.x, axis=0).reshape(8, 3, 3) == np.sort(x.numpy(), axis=0)[:, None]).all()
+
+
 def test_a_dataset_for_each_client():
     data = from_torch({"north": tensors(20), "south": tensors(10)})
     assert (data.client_names, data.x.shape, data.x.dtype) == (("north", "south"), (30, 3), np.float32)
@@ -173,6 +198,13 @@ REFUSED_TORCH = {
         lambda: from_torch([torch.utils.data.ConcatDataset([Photos(2), Photos(2, "L")])]),
         "dataset[0]: sample 2 has shape (4, 6), the first (3, 4, 6)",
     ),
+    "a client without samples": (lambda: from_torch([tensors(0), tensors(8)]), "dataset[0]: has no samples"),
+    "a client without a test set": (
+        lambda: from_torch([(tensors(8), tensors(4)), tensors(8)]),
+        "dataset[1]: all clients or none must be a pair",
+    ),
+    "an item that is not there": (lambda: from_torch([Broken()]), "its items cannot be read (FileNotFoundError: gone)"),
+    "a target that is none": (lambda: from_torch([Untold()]), "dataset[0]: target 0 is a NoneType, must be numbers"),
     "one sample": (lambda: from_torch([tensors(8), tensors(1)]), "client 1 has 1 sample"),
     "not finite": (
         lambda: from_torch([TensorDataset(torch.full((4, 2), torch.nan), torch.arange(4))]),

@@ -213,6 +213,40 @@ def test_options_that_a_folder_of_images_has_no_use_for(pets, case):
     refuses(pets, words, "pets", **options)
 
 
+@pytest.mark.parametrize("names", [("train", "test"), ("Train", "Test"), ("training", "testing"), ("TRAIN", "valid")])
+def test_names_of_the_training_and_the_test_folder(pets, names):
+    for name in names:
+        shutil.copytree(pets, pets.with_name("split") / name)
+    data = read(pets.with_name("split"))
+    assert (data.train_count, len(data.x), data.client) == (10, 20, None)
+
+
+def test_a_training_folder_alone_gives_its_test_part(pets):
+    shutil.copytree(pets, pets.with_name("split") / "train")
+    data = read(pets.with_name("split"))
+    assert (data.train_count, len(data.x), data.client) == (8, 10, None)
+
+
+def test_of_a_validation_and_a_test_folder_one_is_used(pets):
+    for name in ("train", "val", "test"):
+        shutil.copytree(pets, pets.with_name("split") / name)
+    data = read(pets.with_name("split"))
+    assert (data.train_count, len(data.x)) == (10, 20)
+    assert data.notes == ("val not used, as test is the test part",)
+
+
+def test_a_folder_beside_train_and_test_is_refused(pets):
+    for name in ("train", "test", "unlabelled"):
+        shutil.copytree(pets, pets.with_name("split") / name)
+    refuses(pets.with_name("split"), "has unlabelled beside train and test")
+
+
+def test_a_folder_around_the_data_is_named(pets):
+    for name in ("train", "test"):
+        shutil.copytree(pets, pets.with_name("zip") / "photos" / name)
+    refuses(pets.with_name("zip"), f"or give --dataset {pets.with_name('zip')}/photos")
+
+
 def test_files_of_other_kinds_among_images_are_passed_over(pets):
     (pets / "labels.csv").write_text("file,label\n0.png,a\n")
     (pets / "a" / "Thumbs.db").write_bytes(b"...")
@@ -221,7 +255,7 @@ def test_files_of_other_kinds_among_images_are_passed_over(pets):
     (pets / "b" / "IMG_2.HEIC").write_bytes(b"...")
     data = read(pets)
     assert len(data.x) == 10
-    assert data.notes == ("3 files of other kinds passed over: .HEIC (2), .csv (1)",)
+    assert data.notes == ("3 files passed over: .HEIC (2), .csv (1)",)
 
 
 def test_pixels_are_standardised_where_it_is_asked_for(pets):

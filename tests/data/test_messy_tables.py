@@ -56,12 +56,16 @@ REFUSED = {
         {}, "row 21 has no value in column 'x' (and 2 other rows)"),
     "a missing word": (["x,w,label", *rows("1,{c},{c}"), "2,,a"], {}, "row 21 has no value in column 'w'"),
     "an infinite number": (["x,label", *SOME, "inf,a"], {}, "row 21 has an infinite value in column 'x'"),
-    "a number beyond float32": (["x,label", *SOME, "1e39,a"], {"impute": "mean"}, "row 21 has an infinite value"),
+    "a number beyond float32": (["x,label", *SOME, "1e39,a"],
+        {"impute": "mean"}, "row 21 has the value 1e+39, beyond 3.4e38, in"),
     "a column without any value": (["x,z,label", *rows("1,,{c}")],
-        {"impute": "mean"}, "column 'z' has no value in any"),
+        {}, "column 'z' has no value in any row; --drop z"),
+    "a column without any training value": (["x,z,label,t", *rows("1,,{c},0"), "1,2,a,1", "1,2,b,1"],
+        {"impute": "mean", "test_column": "t"}, "column 'z' has no value in any training row"),
     "dates": (["day,label", *rows("2026-01-{i:02},{c}", 20)[1:]], {}, "column 'day' holds dates (2026-01-0"),
     "times": (["at,label", *rows("2026-01-01 10:{i:02}:00,{c}")], {}, "--drop at, or --time-column at"),
     "dates as text": (["day,label", *rows("{i}.1.2026,{c}")[1:]], {}, "column 'day' holds dates (1"),
+    "dates as labels": (["x,label", *rows("1,2026-01-1{j}")], {}, "column 'label' holds dates;"),
     "words of many kinds": (["w,label", *rows("w{i},{c}", 60), *rows("w{i},{c}", 60)],
         {}, "different texts, more than 20"),
     "words beyond a bound": (["w,label", *rows("w{j},{c}", 40)],
@@ -69,6 +73,7 @@ REFUSED = {
     "a name in every row": (["name,label", *rows("n{i},{c}", 10)], {}, "'name' has a different text in every row"),
     "a question mark among numbers": (["x,label", *SOME, "?,a"],
         {}, "row 21: '?' in column 'x' is not a number; leave the cell empty"),
+    "commas for thousands": (["x,label", *rows('"{i},000",{c}')], {}, "and thousands without a sign"),
     "decimal commas": (["x;label", *rows("{i},5;{c}")],
         {}, "in column 'x' is not a number; write decimals with a point"),
     "a row that is too short": (["x,z,label", *rows("1,2,{c}"), "1,2"], {}, "Row #22: Expected 3 columns, got 2"),
@@ -78,6 +83,8 @@ REFUSED = {
     "a column twice, but for spaces": (["x, x,label", *rows("1,2,{c}")], {}, "2 columns are named 'x'"),
     "a mark that is none": (["x,label,part", *rows("1,{c},test"), "1,a,maybe"],
         {"test_column": "part"}, "row 21: 'maybe' in column 'part'"),
+    "marks of two test parts": (["x,label,part", "1,a,train", "1,b,val", "1,a,test"],
+        {"test_column": "part"}, "marks rows as test and as val; only one of them can test"),
     "all rows to test": (["x,label,part", *rows("1,{c},test")], {"test_column": "part"}, "marks all rows as test"),
     "no rows to test": (["x,label,part", *rows("1,{c},0")], {"test_column": "part"}, "marks no rows as test"),
     "a time that is missing": (["x,t,label", *rows("1,{i},{c}"), "1,,a"],
@@ -86,6 +93,12 @@ REFUSED = {
         {"time_column": "t"}, "row 1: 'a' in column 't' is no time"),
     "small clients": (["x,label,client", *rows("1,{c},big"), "1,a,small"],
         {}, "client small has 1 sample, must be at least 2 (train and test); --min-samples 2"),
+    "clients of one row each": (["x,label,client", *rows("1,{c},{i}")],
+        {}, "client 0 (and 19 other clients) has 1 sample"),
+    "owners with a capital": (["x,label,Client", *rows("1,{c},{c}")],
+        {}, "column 'Client' seems to say whose row it is; --client Client"),
+    "owners with a number": (["x,label,client_id", *rows("1,{c},{j}")], {}, "--drop client_id leaves it out"),
+    "a single row": (["x,label", "1,a"], {}, "has 1 row, must be at least 2"),
     "small clients that may not be": (["x,label,client", *rows("1,{c},big"), *rows("1,{c},tiny", 3)],
         {"min_samples": 9, "small_clients": "refuse"}, "1 of 2 clients of"),
     "small clients all": (["x,label,client", *rows("1,{c},{c}")], {"min_samples": 11}, "2 of 2 clients of"),
@@ -213,6 +226,7 @@ def test_a_word_that_only_test_rows_have_is_all_zeros_and_told(csv):
     data = read(csv("w,label,t", *rows("{c},{c},0"), "new,a,1", "a,b,1"), test_column="t")
     assert data.x[20:].tolist() == [[0, 0], [1, 0]]
     assert data.notes == (
+        "one input for each word in columns 'w' (a, b)",
         "column 'w': 1 test rows have a value that no training row has ('new'), all of its inputs are 0 there",
     )
 
@@ -220,8 +234,6 @@ def test_a_word_that_only_test_rows_have_is_all_zeros_and_told(csv):
 def test_float_classes_truth_values_and_text_are_classes(csv, tmp_path):
     assert read(csv("x,label", *(f"{i},{i % 3}.0" for i in range(12)))).class_names == ("0", "1", "2")
     assert read(csv("x,label", *(f"{i},{'yes' if i % 3 else 'no'}" for i in range(12)))).class_names == ("no", "yes")
-    dates = read(csv("x,label", *(f"{i},2026-01-{1 + i % 2:02}" for i in range(12))))
-    assert dates.class_names == ("2026-01-01", "2026-01-02")  # a class may be named like a date
     pq.write_table(pa.table({"x": np.arange(10.0), "label": [True, False] * 5}), tmp_path / "own.parquet")
     assert read(tmp_path / "own.parquet").class_names == ("False", "True")
 
@@ -359,3 +371,78 @@ def test_tables_are_read_once_and_found_by_content_and_options(csv, own_cache, m
     csv("x,label", *rows("7,{c}"))
     assert (read(path).x == 7).all()
     assert len(list(own_cache.iterdir())) == 3
+
+
+def test_suffixes_in_capitals(csv, tmp_path):
+    assert read(csv("x,label", *SOME, name="OWN.CSV")).x.shape == (20, 1)
+    csv("x,label", *SOME, name="both/Train.CSV")
+    csv("x,label", *SOME[:4], name="both/Test.CSV")
+    both = read(tmp_path / "both")
+    assert (both.train_count, len(both.x)) == (20, 24)
+
+
+def test_a_separator_inside_a_quoted_name(csv):
+    data = read(csv('"size, cm";outcome;site', *rows("{x};{c};s{j}")), label="outcome", client="site")
+    assert (data.shape, data.client_names) == ((1,), ("s0", "s1"))
+
+
+def test_a_comma_behind_every_row_makes_no_column(csv):
+    data = read(csv("x,label,", *rows("{x},{c},")))
+    assert data.shape == (1,)
+    assert data.notes == ("a column without a name is empty, left out",)
+
+
+def test_doubtful_names_are_told(csv):
+    lines = [f"{i},{('Good', 'good', 'bad')[i % 3]},{('NA', 'DE')[i % 2]}" for i in range(12)]
+    assert read(csv("x,label,client", *lines)).notes == (
+        "labels that differ in upper and lower case alone: Good and good",
+        "client 'NA' is a name; where a value is missing, leave the cell empty",
+    )
+
+
+def test_a_class_that_is_only_tested_is_told(csv):
+    data = read(csv("x,label,t", *rows("{x},{c},0"), "1,new,1", "1,a,1"), test_column="t")
+    assert data.notes == ("1 label that only test samples have: new",)
+
+
+def test_what_a_folder_of_tables_has_besides_is_told(csv, tmp_path):
+    for name in ("north", "south"):
+        csv("x,label", *SOME, name=f"sites/{name}.csv")
+    (tmp_path / "sites" / "west.xlsx").write_bytes(b"a spreadsheet")
+    data = read(tmp_path / "sites")
+    assert data.notes == ("1 file passed over: .xlsx (1)", "clients are the files: north, south")
+
+
+def test_a_folder_with_a_training_and_a_test_table_for_each_client(csv, tmp_path):
+    for name, count in (("north", 20), ("south", 10)):
+        csv("x,label", *SOME[:count], name=f"sites/{name}/train.csv")
+        csv("x,label", *SOME[:4], name=f"sites/{name}/test.csv")
+    data = read(tmp_path / "sites")
+    assert data.client_names == ("north", "south")
+    assert (data.train_count, np.bincount(data.client).tolist()) == (30, [24, 14])
+    (tmp_path / "sites" / "north").rename(tmp_path / "sites" / "west")
+    assert read(tmp_path / "sites").client_names == ("south", "west")  # and not what the cache has under the old name
+
+
+def test_of_two_test_folders_one_is_used(csv, tmp_path):
+    for part, count in (("Training", 20), ("test", 6), ("val", 8)):
+        for name in ("north", "south"):
+            csv("x,label", *SOME[:count], name=f"sites/{part}/{name}.csv")
+    data = read(tmp_path / "sites")
+    assert (data.train_count, len(data.x)) == (40, 52)
+    assert data.notes[0] == "2 files passed over: .csv (2)"
+
+
+def classes_of(csv, labels, **options):
+    path = csv("x,label", *(f"{i},{label}" for i, label in enumerate(labels)))
+    return load_task(RunConfig(dataset=path, **options).resolved()).dataset.classes
+
+
+def test_labels_of_which_most_are_different_are_no_classes(csv):
+    prices = [1000 + 37 * i for i in range(40)]
+    with pytest.raises(InputError, match="40 different labels in 40 samples are no classes; --label names another"):
+        classes_of(csv, prices)
+    assert classes_of(csv, prices, loss="mse") == 0
+    assert classes_of(csv, prices, loss="cross-entropy") == 40
+    assert classes_of(csv, [i // 2 for i in range(40)]) == 20
+    assert classes_of(csv, range(10)) == 10  # of a dozen rows nothing can be told

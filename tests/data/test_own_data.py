@@ -32,7 +32,7 @@ def test_a_folder_per_class(tmp_path, own_cache):
         for i in range(10):
             write_image(tmp_path / "pets" / name / f"{i}.png", 100 * c + i)
     pets = load(str(tmp_path / "pets"))
-    assert (pets.name, pets.classes, pets.class_names, pets.client) == ("own-pets", 2, ("cat", "dog"), None)
+    assert (pets.name, pets.classes, pets.class_names, pets.client) == (str(tmp_path / "pets"), 2, ("cat", "dog"), None)
     assert pets.x.shape == (20, 3, 8, 8)
     assert pets.train_count == 16
     assert np.bincount(pets.y[16:]).tolist() == [2, 2]
@@ -154,7 +154,7 @@ def test_bad_arrays_are_named(tmp_path):
     np.savez(file, x=np.array(["a", "b"]), y=np.array([0, 1]))
     refuses(file, "must be numbers")
     np.savez(file, x=np.array([{}, {}], dtype=object), y=np.array([0, 1]))
-    refuses(file, "not a readable .npz file")  # it would have to be unpickled
+    refuses(file, "x holds Python objects")  # they would have to be unpickled
     np.savez(file, x=np.zeros((5, 2)), y=np.zeros(5, dtype=int), client=np.array([0, 0, 0, 0, 1]))
     refuses(file, "client 1 has 1 sample")
 

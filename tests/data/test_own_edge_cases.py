@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
-from feddwa.build import load_task
+from feddwa.build import load_task, make_network, settled
 from feddwa.config import RunConfig
 from feddwa.data import labels
 from feddwa.data.own import assemble
+from feddwa.data.own.clients import from_arrays
 from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.errors import InputError
@@ -281,3 +283,60 @@ def test_a_data_folder_that_is_given_must_be_there(tmp_path):
         with pytest.raises(InputError, match=r"--data-dir: no folder .*nowhere"):
             load(name, tmp_path / "nowhere")
     assert load("digits", tmp_path).classes == 10
+
+
+# What would be learnt otherwise than it is meant.
+
+
+def started(x, y, **options):
+    """The task and network of clients with these arrays."""
+    config = RunConfig(dataset="own.npz", **options).resolved()
+    np.savez("own.npz", x=x, y=y)
+    task = load_task(config)
+    return make_network(settled(config, task.dataset), task.dataset)
+
+
+def test_one_hot_rows_are_no_targets_unless_a_loss_is_named(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    x, y = rng.normal(size=(40, 3)), np.eye(3)[np.arange(40) % 3]
+    for rows in (y, y.astype(int)):
+        with pytest.raises(
+            InputError, match=r"targets are rows of 3 with a single 1; give class numbers, y.argmax\(1\)"
+        ):
+            started(x, rows)
+    assert started(x, y, loss="bce")(torch.ones(2, 3)).shape == (2, 3)
+    started(x, y + 0.5)
+
+
+def test_labels_in_a_column_of_their_own_are_told(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"targets of shape \(1,\), whole numbers; give one class a sample"):
+        started(rng.normal(size=(40, 3)), np.arange(40)[:, None] % 2)
+
+
+def test_images_whose_channels_stand_last_get_no_network_by_themselves(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    x, y = rng.random((40, 8, 8, 3)), np.arange(40) % 2
+    with pytest.raises(InputError, match=r"samples of shape \(8, 8, 3\) seem to have their channels last"):
+        started(x, y)
+    started(x, y, model="mlp")
+    started(x.transpose(0, 3, 1, 2), y)
+
+
+def test_samples_without_an_axis_are_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.arange(40.0), y=np.arange(40) % 2)
+    refuses(tmp_path / "own.npz", "x has shape (40,); one number for each sample must be a column, (40, 1)")
+
+
+def test_arrays_of_objects_are_named(tmp_path):
+    names = np.array(["a", "b"] * 20, dtype=object)
+    np.savez(tmp_path / "own.npz", x=np.ones((40, 3)), y=names)
+    refuses(tmp_path / "own.npz", "own.npz: y holds Python objects, which are not read; store names as text")
+
+
+def test_clients_in_memory(rng):
+    x, names = rng.normal(size=(20, 3)), np.array(["a", "b"] * 10, dtype=object)
+    assert from_arrays([(x, names)]).class_names == ("a", "b")
+    assert from_arrays([(torch.ones(20, 3, dtype=torch.bfloat16), np.arange(20) % 2)]).x.dtype == np.float32
+    with pytest.raises(InputError, match=r"clients\[0\]: got 'labels from -1', must be labels from 0"):
+        from_arrays([(x, np.arange(20) % 2 - 1)])

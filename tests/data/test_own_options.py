@@ -158,7 +158,7 @@ def test_options_of_arrays(tmp_path):
         ({"x": np.zeros((9, 2))}, {"resize": "8"}, "--resize: has no effect on"),
         ({"x": np.zeros((9, 2))}, {"min_samples": 2}, "--min-samples:"),
         ({"tokens": np.zeros((9, 2), dtype=int)}, {"standardise": True}, "has token ids; leave it out"),
-        ({"x": np.zeros(9)}, {"standardise": True}, "has no features; leave it out"),
+        ({"x": np.zeros(9)}, {"standardise": True}, "must be a column, (9, 1)"),
         (
             {"x": np.array([[0.0], [1], [np.nan]] * 3)},
             {},

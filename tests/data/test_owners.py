@@ -19,6 +19,7 @@ from feddwa.build import engine_on, load_task
 from feddwa.config import RunConfig
 from feddwa.data import describe
 from feddwa.data.adapter import owners_names
+from feddwa.data.own.clients import from_arrays
 from feddwa.data.partition import make
 from feddwa.data.sources import load
 from feddwa.engine import Settings
@@ -111,7 +112,7 @@ def test_without_owners_rows_are_dealt_out_evenly(call, here, rng):
     images = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # square images, which rotations would turn
     np.savez("own.npz", x=images, y=np.arange(200) % 2)
     task = load_task(RunConfig(dataset="own.npz").resolved())
-    assert (task.clients, task.partition.turns, task.partition.groups) == (20, None, None)
+    assert (task.clients, task.partition.turns, task.partition.groups) == (8, None, None)
 
 
 def test_compare_partition_and_doctor_choose_alike(call, hospitals):
@@ -270,3 +271,35 @@ def test_a_foreign_partition_by_owner_keeps_the_names(hospitals):
     assert owners_names(data, (data.client + 1) % 3, 3) == (HOSPITALS[2], HOSPITALS[0], HOSPITALS[1])
     assert owners_names(data, np.minimum(data.client, 1), 2) == ()  # a client with two owners is neither of them
     assert owners_names(data, np.arange(60) % 2, 2) == ()
+
+
+@pytest.mark.parametrize(("rows", "clients"), [(500, 20), (120, 4), (30, 2), (7, 1)])
+def test_small_data_without_owners_have_fewer_clients(here, rng, rows, clients):
+    np.savez("own.npz", x=rng.normal(size=(rows, 3)), y=np.arange(rows) % 2)
+    assert load_task(RunConfig(dataset="own.npz").resolved()).clients == clients
+    assert load_task(RunConfig(dataset="own.npz", partition="iid").resolved()).clients == clients
+    assert load_task(RunConfig(dataset="own.npz", clients=1).resolved()).clients == 1
+
+
+def test_a_tiny_test_part_has_fewer_clients(here, rng):
+    x, y = rng.normal(size=(400, 3)), np.arange(400) % 2
+    np.savez("own.npz", x=x, y=y, x_test=x[:16], y_test=y[:16])
+    assert load_task(RunConfig(dataset="own.npz").resolved()).clients == 3
+
+
+def test_a_single_owner_in_files_is_asked_about(call, here):
+    with open("own.csv", "w") as file:
+        print("x,label,client", *(f"{i},{i % 2},images" for i in range(40)), sep="\n", file=file)
+    status, _, err = call("run", "--dataset", "own.csv", *QUICK, "--out", "run")
+    assert status == 2
+    assert "all samples belong to one client, images; name the column" in err
+    assert call("run", "--dataset", "own.csv", "--partition", "natural", *QUICK, "--out", "run")[0] == 0
+
+
+def test_small_clients_are_not_all_tested_on_their_last_class(here, rng):
+    y, owner = np.tile([0, 0, 0, 1, 1], 40), np.repeat(np.arange(40), 5)
+    np.savez("own.npz", x=rng.normal(size=(200, 3)), y=y, client=owner)
+    data = load("own.npz")
+    assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]
+    data = from_arrays([(np.ones((5, 3)), np.array([0, 0, 0, 1, 1])) for _ in range(40)])
+    assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]

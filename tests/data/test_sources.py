@@ -135,7 +135,7 @@ def test_a_missing_part_is_named(small_cifar):
 def test_a_missing_test_split_is_named(small_cifar):
     folder = small_cifar[0]
     (folder / "test-00000-of-00001.parquet").unlink()
-    refuses("cifar10", "no test split", "test, val", data_dir=folder.parent)
+    refuses("cifar10", "no test split", "test, testing, val", data_dir=folder.parent)
 
 
 @pytest.mark.parametrize("content", [b"", b"not parquet at all", None])

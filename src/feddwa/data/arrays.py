@@ -12,10 +12,19 @@ ROWS = 4096  # that are handled at once where an array may be larger than memory
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file; nothing is unpickled."""
+    name = ""
     try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+        with path.open("rb") as handle, np.lib.npyio.NpzFile(handle, allow_pickle=False) as file:
+            found = {}
+            for name in file.files:
+                found[name] = file[name]
+            return found
     except Exception as error:  # NumPy, zip and zlib each have their own
+        if "Object arrays" in str(error):
+            raise InputError(
+                f"{path}: {name} holds Python objects, which are not read; store names as text, {name}.astype(str), "
+                "and numbers as an array of one type"
+            ) from None
         raise InputError(f"{path}: not a readable .npz file ({first_line(error)})") from None
 
 

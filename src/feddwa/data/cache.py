@@ -24,7 +24,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.form import InputForm
 from feddwa.errors import InputError
 
-VERSION = 4  # raise it when the decoded form changes, and old entries are not used any more
+VERSION = 5  # raise it when the decoded form changes, and old entries are not used any more
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch.npy"  # end of the name of an array on disk that is not a finished one
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """Columns of a table as inputs of a network: what becomes of numbers, words and lists is learnt from training rows."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,6 +108,8 @@ def fit(rows: Rows, names: list[str], train: np.ndarray, options: DataOptions) -
 
 def _fit_one(rows: Rows, name: str, column: pa.ChunkedArray, train: np.ndarray, options: DataOptions) -> Column:
     gaps = tables.missing(column)
+    if gaps.all():
+        raise InputError(f"{rows.parts[0].where}: column {name!r} has no value in any row; --drop {name}")
     if options.impute is None and gaps.any():
         more = int(gaps.sum()) - 1
         others = f" (and {more:,} other row{'s' * (more > 1)})" if more else ""
@@ -119,7 +122,7 @@ def _fit_one(rows: Rows, name: str, column: pa.ChunkedArray, train: np.ndarray, 
         raise InputError(f"{rows.parts[0].where}: column {name!r} has no value in any training row; --drop {name}")
     if tables.is_number(column.type):
         values = numbers(column)
-        _refuse_infinite(rows, name, values)
+        _refuse_infinite(rows, name, column, values)
         return Column(name, fill=float(values[known].mean(dtype=np.float64)))
     if tables.is_text(column.type):
         return _category(rows, name, words(column), known, options)
@@ -133,13 +136,17 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
     """One input per word; refuse words that are numbers, dates or names of rows."""
     found, counts = np.unique(values[known], return_counts=True)
     some = [str(value) for value in found.tolist()]
-    if all(map(_DATE.fullmatch, some)):
+    if are_dates(some):
         raise _date(rows, name, some[0])
     number = np.array([_is_number(value) for value in values.tolist()])
     comma = all(_COMMA.fullmatch(value) or _is_number(value) for value in some)
     if comma or number[known].mean() > 0.5:
         odd = int(known[~number[known]].min())
-        hint = "write decimals with a point" if comma else "leave the cell empty where a value is missing"
+        hint = (
+            "write decimals with a point, and thousands without a sign"
+            if comma
+            else "leave the cell empty where a value is missing"
+        )
         raise InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
     if all(map(_AMOUNT.fullmatch, some)):
         row = int(known[~number[known]].min())
@@ -159,6 +166,11 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
     return Column(name, "category", str(found[counts.argmax()]), tuple(some))
 
 
+def are_dates(values: Iterable[str]) -> bool:
+    """Whether all texts are written as dates."""
+    return all(map(_DATE.fullmatch, values))
+
+
 def _date(rows: Rows, name: str, value: str) -> InputError:
     return InputError(
         f"{rows.parts[0].where}: column {name!r} holds dates ({value}), which are no features; turn it into numbers, "
@@ -166,10 +178,14 @@ def _date(rows: Rows, name: str, value: str) -> InputError:
     )
 
 
-def _refuse_infinite(rows: Rows, name: str, values: np.ndarray) -> None:
+def _refuse_infinite(rows: Rows, name: str, column: pa.ChunkedArray, values: np.ndarray) -> None:
+    """values: (n,) float32 of the column."""
     infinite = np.isinf(values)
     if infinite.any():
-        raise InputError(f"{rows.where(int(infinite.argmax()))} has an infinite value in column {name!r}")
+        row = int(infinite.argmax())
+        value = float(column[row].as_py())
+        what = "an infinite value" if np.isinf(value) else f"the value {value:g}, beyond 3.4e38,"
+        raise InputError(f"{rows.where(row)} has {what} in column {name!r}")
 
 
 def _kind_of_list(rows: Rows, name: str, kind: pa.DataType) -> Literal["list", "tokens"]:

@@ -84,11 +84,12 @@ def with_numbers(dataset: Dataset) -> Dataset:
     return replace(dataset, y=values[dataset.y], classes=0, class_names=())
 
 
-def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[np.ndarray, int]:
+def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2, first: int = 0) -> tuple[np.ndarray, int]:
     """An order of the rows with a stratified test part last, and the number of training rows before it.
 
     Every owner gives `share` of its rows (at least one, never all), spread evenly over its labels. The draw is fixed:
-    the split belongs to the data, so that runs with different seeds are tested on the same rows.
+    the split belongs to the data, so that runs with different seeds are tested on the same rows. Owner i's picks are
+    shifted by i places (`first`: the number of owner 0): small ones would all be tested on their last label otherwise.
     """
     rng = np.random.default_rng(0)
     order = np.lexsort((rng.random(len(owner)), label, owner))  # by owner, then label, then chance
@@ -97,7 +98,7 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2) -> tuple[
         lonely = int(np.flatnonzero(sizes == 1)[0])
         raise InputError(f"client {lonely} has 1 sample, must be at least 2 (train and test)")
     wanted = np.clip(np.rint(share * sizes), 1, np.maximum(sizes - 1, 1)).astype(np.int64)
-    is_test = evenly(sizes, wanted)
+    is_test = evenly(sizes, wanted, first + np.arange(len(sizes)))
     return np.concatenate([np.sort(order[~is_test]), np.sort(order[is_test])]), int((~is_test).sum())
 
 

@@ -7,11 +7,13 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 
 # What the unpackers raise on foreign bytes; a RuntimeError is an encrypted or unknown kind of zip member.
 _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -19,6 +21,8 @@ _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zi
 LONGEST = 200  # characters of another's message: some quote half a file
 DEEPEST = 3  # folders below that of own data: <split>/<client>/<class>
 OTHERS = 1000  # files of other kinds that are passed over; a folder with more of them is not a folder of data
+TRAIN_SPLITS = ("train", "training")  # names of folders, files and marks, in lower case
+TEST_SPLITS = ("test", "testing", "val", "valid", "validation")  # the first one that is there tests
 _HIDDEN = (".", "__MACOSX")
 _LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
 
@@ -27,6 +31,29 @@ def first_line(error: Exception) -> str:
     """What an exception says, short enough to stand inside another message."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
+
+
+class SplitFolders(NamedTuple):
+    """The folders of a dataset that are its training and its test part."""
+
+    train: str
+    test: str | None  # None: a part of the training samples is held out
+
+
+def split_folders(path: Path, tops: Iterable[str]) -> SplitFolders | None:
+    """Which of the folders `tops` of `path` train and test, by their names; None where these are clients or classes."""
+    known = {top.lower(): top for top in tops}
+    train = next((known[name] for name in TRAIN_SPLITS if name in known), None)
+    test = next((known[name] for name in TEST_SPLITS if name in known), None)
+    strange = [top for name, top in known.items() if top not in (train, test) and name not in TEST_SPLITS]
+    if train is None or (test is None and strange):
+        return None
+    if strange:
+        raise InputError(
+            f"--dataset {path}: has {strange[0]} beside {train} and {test}, which are the training and the test part; "
+            "move it elsewhere"
+        )
+    return SplitFolders(train, test)
 
 
 class Tree:
@@ -123,6 +150,13 @@ class Folder(Tree):
                     "holds the data alone"
                 )
         return sorted(found)
+
+    def passed_over(self, used: Iterable[str]) -> list[str]:
+        """A note on the files that are not used: photos in a format that is not read, spreadsheets, descriptions."""
+        others = [*self.others, *(set(self.names) - set(used))]
+        kinds = Counter(PurePosixPath(name).suffix or "without a suffix" for name in sorted(others))
+        told = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common())
+        return [f"{counted(len(others), 'file')} passed over: {told}"] if others else []
 
     def content_key(self, names: list[str]) -> str:
         """16 hex digits of the names and bytes of some files: the same exactly where both are the same."""

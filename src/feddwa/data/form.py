@@ -87,7 +87,7 @@ class InputForm:
             train, test, _ = hub.parts_of(str(path), hub.load_saved(path))
             return [*train, *test]
         files = [path] if path.is_file() else tables.all_files(path)
-        if not files or any(file.suffix not in tables.SUFFIXES for file in files):
+        if not files or not all(map(tables.is_table, files)):
             raise InputError(f"{path}: must be a table ({', '.join(tables.SUFFIXES)}) like those of the training data")
         return [tables.read_part(file, (self.label or "", *self.unused)) for file in files]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from feddwa.data import tables
-from feddwa.data.files import first_line
+from feddwa.data.files import TEST_SPLITS, first_line
 from feddwa.data.tables import Part
 from feddwa.errors import InputError
 from feddwa.plugins import HUB
@@ -60,7 +60,7 @@ def parts_of(where: str, found: Any) -> tuple[list[Part], list[Part], list[str]]
     names = list(found)
     if len(names) == 1:
         return [_part(f"{where}: {names[0]}", found[names[0]])], [], []
-    test = next((name for name in tables.TEST_SPLITS if name in names), None)
+    test = next((name for name in TEST_SPLITS if name in names), None)
     if "train" not in names or test is None:
         raise InputError(f"{where}: has the splits {', '.join(names)}; must have train, and test or validation")
     others = [name for name in names if name not in ("train", test)]

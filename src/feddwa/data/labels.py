@@ -70,6 +70,11 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
     return labels, len(names), names
 
 
+def is_one_hot(y: np.ndarray) -> bool:
+    """Whether targets (n, k) have a 1 in every row, and 0 elsewhere."""
+    return bool(y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+
+
 def is_whole(values: np.ndarray) -> bool:
     """Whether all numbers are whole, and small enough for a float to tell them apart."""
     values = values.astype(np.float64)

@@ -108,8 +108,14 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
 def default_for(dataset: Dataset) -> str:
     """The partition of own data that nobody has named one for: their owners', or where they have none an even one.
 
-    Never one that changes what clients see, as `rotations` does: that is for trying methods out on known data.
+    Never one that changes what clients see, as `rotations` does: that is for trying methods out on known data. Files
+    that name one owner of everything most likely mean something else by it.
     """
+    if len(dataset.client_names) == 1:
+        raise InputError(
+            f"--dataset {dataset.name}: all samples belong to one client, {dataset.client_names[0]}; name the column "
+            "or give the folders that tell clients apart, or take --partition iid (at random) or natural (this one)"
+        )
     return "iid" if dataset.client is None else "natural"
 
 
@@ -134,9 +140,11 @@ def check(partition: Partition, dataset: Dataset) -> None:
         empty = [i for i, rows in enumerate(lists) if len(rows) == 0]
         if empty:
             client = partition.client_name(empty[0])
+            owned = len(lists) == dataset.owners == len(partition.client_names)
+            hint = "--min-samples 2 leaves such clients out" if owned else "take fewer --clients, or other parameters"
             raise InputError(
                 f"--partition: client {client} has no {part} sample where {counted(len(dataset.y), 'sample')} of "
-                f"{dataset.name} are divided among {len(lists)}; take fewer --clients, or other partition parameters"
+                f"{dataset.name} are divided among {len(lists)}; {hint}"
             )
     rows = np.concatenate([*partition.train, *partition.test])
     if rows.min() < 0 or rows.max() >= len(dataset.y) or np.bincount(rows).max() > 1:

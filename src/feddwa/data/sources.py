@@ -12,7 +12,7 @@ import torch
 from feddwa.data import cache, originals, own, tables
 from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
 from feddwa.data.dataset import Dataset
-from feddwa.data.files import Tree, first_line
+from feddwa.data.files import TEST_SPLITS, Tree, first_line
 from feddwa.data.images import Tell, decode
 from feddwa.data.options import DataOptions
 from feddwa.data.originals import Raw
@@ -171,7 +171,7 @@ def _read(info: DatasetInfo, files: Files, tree: Tree) -> Raw | None:
 def _parquet(info: DatasetInfo, files: Files, train: list[Path], test: list[Path]) -> Raw:
     """The hub's layout: a column of encoded images and a column of labels, in one or more files per split."""
     if not test:
-        raise InputError(f"{train[0].parent}: no test split; looked for {', '.join(tables.TEST_SPLITS)}")
+        raise InputError(f"{train[0].parent}: no test split; looked for {', '.join(TEST_SPLITS)}")
     columns = []
     for file in (*train, *test):
         schema = tables.open_parquet(file).schema_arrow

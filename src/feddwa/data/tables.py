@@ -1,5 +1,6 @@
 """Tables from CSV, Parquet and what else has columns: labels, owners, encoded images in the Hugging Face layout."""
 
+import csv
 import json
 import re
 from collections import Counter
@@ -13,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from feddwa.data.files import first_line
+from feddwa.data.files import TEST_SPLITS, first_line
 from feddwa.data.labels import from_text
 from feddwa.errors import InputError
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 IMAGE_COLUMNS = ("img", "image")
-TEST_SPLITS = ("test", "val", "valid", "validation")
+_QUOTED = re.compile('"[^"]*"')
 BLOCK = 1024  # rows of encoded images that are in memory at once
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what Arrow raises on foreign bytes
 
@@ -38,8 +39,8 @@ class Part(NamedTuple):
 
 def split_files(folder: Path, split: str, suffixes: Sequence[str] = (".parquet",)) -> list[Path]:
     """The files of a split, `train-00000-of-00003.parquet` and so on or `train.parquet`; all or an error."""
-    found = (file for suffix in suffixes for file in folder.rglob(f"{split}*{suffix}"))
-    files = sorted(file for file in found if re.match(rf"{split}(-|\.[a-z]+$)", file.name))
+    found = (file for file in folder.rglob("*") if file.name.lower().endswith(tuple(suffixes)))
+    files = sorted(file for file in found if re.match(rf"{split}(-|\.[a-z]+$)", file.name, re.IGNORECASE))
     parts = [match for file in files if (match := re.search(r"-(\d+)-of-(\d+)", file.name))]
     if parts:
         missing = set(range(int(parts[0][2]))) - {int(match[1]) for match in parts}
@@ -55,7 +56,17 @@ def held_out_files(folder: Path, suffixes: Sequence[str] = (".parquet",)) -> lis
 
 def all_files(folder: Path) -> list[Path]:
     """All tables in a folder, hidden ones left out."""
-    return sorted(f for f in folder.rglob("*") if f.suffix in SUFFIXES and f.is_file() and not f.name.startswith("."))
+    return sorted(f for f in folder.rglob("*") if is_table(f) and f.is_file() and not f.name.startswith("."))
+
+
+def is_table(file: Path) -> bool:
+    """Whether a file is a table by its name, in upper or lower case."""
+    return file.suffix.lower() in SUFFIXES
+
+
+def is_parquet(file: Path) -> bool:
+    """Whether a table is no text."""
+    return file.suffix.lower() == ".parquet"
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
@@ -68,7 +79,7 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 def read_part(file: Path, text: Sequence[str] = ()) -> Part:
     """The rows of a CSV, TSV or Parquet file. The columns `text` of CSV stay text: "01" is not the number 1."""
-    if file.suffix != ".parquet":
+    if not is_parquet(file):
         return Part(str(file), _checked(file, read_table(file, text)), is_text=True)
     schema = open_parquet(file).schema_arrow
     _check_names(file, schema.names)
@@ -91,7 +102,7 @@ def _has_bytes(kind: pa.DataType) -> bool:
 def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
     """A Parquet or CSV file. columns: those of a Parquet file that are read; None: all."""
     try:
-        return open_parquet(file).read(columns) if file.suffix == ".parquet" else _read_csv(file, text)
+        return open_parquet(file).read(columns) if is_parquet(file) else _read_csv(file, text)
     except InputError:
         raise
     except _UNREADABLE as error:
@@ -122,9 +133,9 @@ def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
     header = data.split(b"\n", 1)[0].decode("utf-8-sig")
     if data.strip() and b"\n" not in data.strip():
         raise InputError(f"{file}: no rows")
-    between = "\t" if file.suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
-    names = {name: pa.string() for name in header.rstrip("\r").split(between) if name.strip().strip('"') in text}
-    kinds = names | {name.strip().strip('"'): pa.string() for name in names}
+    between = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=_QUOTED.sub("", header).count)
+    names = next(csv.reader([header.rstrip("\r")], delimiter=between), [])
+    kinds = {name: pa.string() for name in names if name.strip() in text}
     return pa.csv.read_csv(
         pa.BufferReader(data),
         pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(data), 2**20), 2**31 - 1)),

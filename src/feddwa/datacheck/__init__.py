@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from feddwa.data.catalogue import is_named
 from feddwa.data.inputs import inputs_of
 from feddwa.data.task import Task
-from feddwa.datacheck.content import classes, features, overview, tests
+from feddwa.datacheck.content import classes, features, overview, targets, tests
 from feddwa.datacheck.layout import images
 from feddwa.datacheck.leaks import duplicates, recordings
 from feddwa.results.findings import Finding
@@ -20,6 +20,8 @@ def data_findings(task: Task) -> Iterator[Finding]:
     yield from overview(dataset, inputs)
     if dataset.classes and dataset.y.ndim == 1:
         yield from classes(dataset)
+    if not dataset.classes:
+        yield from targets(dataset)
     yield from tests(dataset)
     if inputs.kind == "several":
         return

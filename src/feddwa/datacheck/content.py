@@ -8,13 +8,15 @@ from feddwa.data.catalogue import is_named
 from feddwa.data.dataset import Dataset
 from feddwa.data.inputs import Inputs
 from feddwa.datacheck.rows import SHOWN, drawn, listed, seen
+from feddwa.errors import counted
 from feddwa.results.findings import Finding
 
 RARE = 0.01  # share of samples below which a class hardly counts in an accuracy
 ONE_ANSWER = 0.9  # share of one class from which accuracy says little
 FEW_TESTS = 100  # test samples below which an accuracy is uncertain by points
 SCALE, RATIO = 10.0, 100.0  # size of a feature, and ratio of two features' spreads, that one rate does not suit
-FEW_FAR = 0.1  # share of such values up to which they are exceptions
+FEW_FAR = 0.2  # share of such values up to which they are exceptions
+ENOUGH = 20  # rows from which it is no chance that all values of a column differ, or that it tells the class
 FAR = 100.0  # spreads from the median at which a value is more likely an error than a measurement
 
 
@@ -66,6 +68,17 @@ def classes(dataset: Dataset) -> Iterator[Finding]:
         yield Finding("ok", f"classes have {low:,} to {high:,} samples")
 
 
+def targets(dataset: Dataset) -> Iterator[Finding]:
+    """The scale of targets that are no classes."""
+    mean, spread = float(dataset.y.mean()), float(dataset.y.std())
+    if max(abs(mean), spread) > SCALE:
+        yield Finding(
+            "warning",
+            f"targets with mean {mean:.4g} and spread {spread:.4g} are not scaled: a squared error of such numbers "
+            "needs a tiny rate; store them less their mean over their spread, or search for a rate with --lr auto",
+        )
+
+
 def tests(dataset: Dataset) -> Iterator[Finding]:
     """Whether the test part is large enough to tell accuracies apart."""
     tests = len(dataset.y) - dataset.train_count
@@ -73,8 +86,8 @@ def tests(dataset: Dataset) -> Iterator[Finding]:
         error = 100 * np.sqrt(0.25 / tests)
         yield Finding(
             "warning",
-            f"the whole test part has {tests} samples: the standard error of an accuracy is up to {error:.0f} points; "
-            "bring more samples, or compare means over several --seed",
+            f"the whole test part has {counted(tests, 'sample')}: the standard error of an accuracy is up to "
+            f"{error:.0f} points; bring more samples, or compare means over several --seed",
         )
 
 
@@ -98,6 +111,10 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
             f"{listed(rising, 'column', 'columns')} rising from row to row, as numbers of rows and times do: in a file "
             "that is sorted they tell the class; leave them out (--drop, or --time-column)",
         )
+    if len(dataset.shape) == 1 and len(rows) >= ENOUGH:
+        raw = dataset.x[rows]  # (samples, k)
+        yield from _numbering(raw, [name for name in names if name not in rising], names)
+        yield from _telling(raw, dataset.y[rows] if dataset.classes and dataset.y.ndim == 1 else None, names)
     kept = np.setdiff1d(np.flatnonzero(~coded), constant)
     large = kept[np.maximum(abs(mean[kept]), spread[kept]) > SCALE]
     unlike = len(kept) > 1 and spread[kept].max() > RATIO * spread[kept].min()
@@ -113,11 +130,40 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
         yield Finding(
             "ok", f"{_noun(inputs)[1]} have means up to {abs(mean).max():.2g}, spreads up to {spread.max():.2g}"
         )
-    yield from _outliers(values, kept, names)
+    yield from _outliers(_columns(dataset, rows, as_read=True), kept, names)
+
+
+def _numbering(raw: np.ndarray, among: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
+    """Columns with another whole number in every row. raw: (samples, k)."""
+    whole = [i for i in np.flatnonzero((raw == np.rint(raw)).all(0)) if names[i] in among]
+    found = [names[i] for i in whole if len(np.unique(raw[:, i])) == len(raw)]
+    if found:
+        yield Finding(
+            "warning",
+            f"{listed(found, 'column', 'columns')} with another whole number in every row, as numbers of patients and "
+            "orders are: memorised, they are of no use for new samples; leave them out (--drop)",
+        )
+
+
+def _telling(raw: np.ndarray, y: np.ndarray | None, names: Sequence[str]) -> Iterator[Finding]:
+    """Columns whose value alone tells the class. raw: (samples, k); y: (samples,), None where there are no classes."""
+    classes = 0 if y is None else len(np.unique(y))
+    found = []
+    for i in range(raw.shape[1] if y is not None and classes > 1 else 0):
+        order = np.lexsort((y, raw[:, i]))
+        changes = np.diff(y[order]) != 0
+        if changes.sum() == classes - 1 and (np.diff(raw[order, i])[changes] > 0).all():
+            found.append(names[i])
+    if found:
+        yield Finding(
+            "warning",
+            f"{listed(found, 'column', 'columns')} from whose value alone the class can be told: is it known before "
+            "the answer is? If not, leave it out (--drop)",
+        )
 
 
 def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
-    """Single values far from all others of their column. values: (samples, k); kept: columns to look at."""
+    """Single values far from all others of their column. values: (samples, k) as read; kept: columns to look at."""
     low, middle, high = np.percentile(values[:, kept], [25, 50, 75], axis=0) if len(kept) else (np.zeros(0),) * 3
     for place in np.flatnonzero(high > low):
         far = abs(values[:, kept[place]] - middle[place]) > FAR * (high - low)[place]
@@ -126,14 +172,17 @@ def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Ite
             yield Finding(
                 "warning",
                 f"column {names[kept[place]]}: {far.sum():,} of {len(values):,} values lie more than {FAR:.0f} "
-                f"interquartile ranges from the median (e.g. {worst:.4g}; as the network sees it): errors of typing or "
-                "units? They rule the mean and the spread",
+                f"interquartile ranges from the median (e.g. {worst:.4g}): errors of typing or units, or marks of "
+                "missing values? They rule the mean and the spread",
             )
 
 
-def _columns(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """(samples, k): features as columns; of series, channels, with a sample for each time step."""
-    x = seen(dataset, rows)
+def _columns(dataset: Dataset, rows: np.ndarray, as_read: bool = False) -> np.ndarray:
+    """(samples, k): features as columns; of series, channels, with a sample for each time step.
+
+    as_read: as they stand in the files; else standardised, as the network sees them.
+    """
+    x = dataset.x[rows].astype(np.float64) if as_read else seen(dataset, rows)
     if len(dataset.shape) == 2:
         return x.transpose(0, 2, 1).reshape(-1, x.shape[1])
     return x.reshape(len(x), -1)

@@ -60,7 +60,7 @@ def _is_large_image(inputs: Inputs) -> bool:
 
 
 def _is_numbers(inputs: Inputs) -> bool:
-    return inputs.kind not in ("tokens", "several") and prod(inputs.shape) > 0
+    return inputs.kind not in ("tokens", "several") and len(inputs.shape) > 0 and prod(inputs.shape) > 0
 
 
 def _is_series(inputs: Inputs) -> bool:
@@ -85,8 +85,8 @@ MODELS: dict[str, Model] = {
     "cnn": Model(cnn, "images (C, H, W) of at least 8x8", _is_image),
     "cnn1d": Model(cnn1d, "series (channels, length)", _is_series),
     "transformer": Model(transformer, "token ids (length,)", _is_tokens),
-    "mlp": Model(mlp, "samples of any shape", _is_numbers),
-    "linear": Model(linear, "samples of any shape", _is_numbers),
+    "mlp": Model(mlp, "samples of any shape but ()", _is_numbers),
+    "linear": Model(linear, "samples of any shape but ()", _is_numbers),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from feddwa.data import cache, hub, tables
 from feddwa.data.dataset import Dataset
-from feddwa.data.files import Folder
+from feddwa.data.files import TEST_SPLITS, TRAIN_SPLITS, Folder, SplitFolders, split_folders
 from feddwa.data.images import SUFFIXES, Tell
 from feddwa.data.options import DataOptions
 from feddwa.data.own.folders import from_images
@@ -24,6 +24,8 @@ from feddwa.plugins import HUB
 __all__ = ["assemble", "load_own"]
 
 Make = Callable[[Scratch], Dataset]
+Owners = Callable[[Path], str]  # of a table: whose it is
+_PIECE = re.compile(rf"({'|'.join((*TRAIN_SPLITS, *TEST_SPLITS))})(-|\.)", re.IGNORECASE)
 
 
 def load_own(path: str | Path, options: DataOptions = EVERYBODY, tell: Tell = lambda done, total: None) -> Dataset:
@@ -41,13 +43,13 @@ def load_own(path: str | Path, options: DataOptions = EVERYBODY, tell: Tell = la
     path = Path(path)
     if path.is_dir():
         return _from_folder(path, options, tell)
-    if path.suffix == ".npz":
-        return _kept(path.stem, str(path), _digest([path], options), lambda _: from_npz(path, options))
-    if path.suffix in tables.SUFFIXES:
+    if path.suffix.lower() == ".npz":
+        return _kept(path.stem, str(path), _digest([path], options, path.parent), lambda _: from_npz(path, options))
+    if tables.is_table(path):
         part = [path]
         return _kept(
-            path.stem, str(path), _digest(part, options),
-            lambda scratch: from_parts(str(path), _read(part, options), [], options, scratch, tell),
+            path.stem, str(path), _digest(part, options, path.parent),
+            lambda scratch: from_parts(str(path), _read(part, options, None), [], options, scratch, tell),
         )  # fmt: skip
     valid = ", ".join((".npz", *tables.SUFFIXES))
     raise InputError(f"--dataset {path}: must be a folder or a file {valid}")
@@ -60,8 +62,8 @@ def _kept(short: str, name: str, key: str, make: Make) -> Dataset:
     return dataclasses.replace(cache.made(entry, key, make) if known is None else known, name=name)
 
 
-def _digest(files: list[Path], options: DataOptions) -> str:
-    """16 hex digits of the bytes of some files and of the options: the same exactly where both are the same."""
+def _digest(files: list[Path], options: DataOptions, root: Path) -> str:
+    """16 hex digits of some files' bytes, their names below `root` and the options: the same where all of it is."""
     digest = hashlib.sha256(json.dumps(options.given()).encode())
     for file in files:
         try:
@@ -69,7 +71,7 @@ def _digest(files: list[Path], options: DataOptions) -> str:
                 content = hashlib.file_digest(handle, "sha256").hexdigest()
         except OSError as error:
             raise InputError(f"{file}: cannot be read ({error.strerror})") from None
-        digest.update(f"{file.name} {content} ".encode(errors="surrogateescape"))
+        digest.update(f"{file.relative_to(root)} {content} ".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -77,23 +79,25 @@ def _from_folder(path: Path, options: DataOptions, tell: Tell) -> Dataset:
     short = path.resolve().name
     if hub.is_saved(path):
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        return _kept(short, str(path), _digest(files, options), _from_saved(str(path), path, options, tell))
+        return _kept(short, str(path), _digest(files, options, path), _from_saved(str(path), path, options, tell))
     folder = Folder(path, (*SUFFIXES, *tables.SUFFIXES))
     images = [file for file in folder.names if file.lower().endswith(SUFFIXES)]
-    train, test = _table_files(path, [path / name for name in folder.names if name.endswith(tables.SUFFIXES)], images)
+    files = [path / name for name in folder.names if name not in images]
+    train, test = _table_files(path, files, images)
     if train:
-        owned = _are_clients(train)
-        return _kept(
-            short, str(path), _digest([*train, *test], options),
+        owners = _owners(train)
+        dataset = _kept(
+            short, str(path), _digest([*train, *test], options, path),
             lambda scratch: from_parts(
-                str(path), _read(train, options, owned), _read(test, options, owned), options, scratch, tell
+                str(path), _read(train, options, owners), _read(test, options, owners), options, scratch, tell
             ),
         )  # fmt: skip
+        return _noted(folder.passed_over(file.relative_to(path).as_posix() for file in (*train, *test)), dataset)
     if not images:
         raise InputError(f"--dataset {path}: holds no images and no tables ({', '.join(tables.SUFFIXES)})")
-    name = f"own-{short}"
     key = hashlib.sha256(f"{folder.content_key(images)} {json.dumps(options.given())}".encode()).hexdigest()[:16]
-    return _kept(short, name, key, lambda scratch: from_images(name, folder, images, options, scratch, tell))
+    dataset = _kept(short, str(path), key, lambda scratch: from_images(folder, images, options, scratch, tell))
+    return _noted(folder.passed_over(images), dataset)
 
 
 def _table_files(path: Path, files: list[Path], images: list[str]) -> tuple[list[Path], list[Path]]:
@@ -103,36 +107,45 @@ def _table_files(path: Path, files: list[Path], images: list[str]) -> tuple[list
     train = tables.split_files(path, "train", tables.SUFFIXES)
     if train or images:
         return train, tables.held_out_files(path, tables.SUFFIXES) if train else []
-    tops = {file.relative_to(path).parts[0] for file in files}
-    if "train" in tops and tops <= {"train", *tables.TEST_SPLITS}:
-        train = [file for file in files if file.relative_to(path).parts[0] == "train"]
-        return train, [file for file in files if file not in train]
-    return files, []
+    tops = {file: file.relative_to(path).parts[0] for file in files}
+    split = split_folders(path, tops.values()) or SplitFolders("", None)
+    train = [file for file, top in tops.items() if top == split.train] if split.train else files
+    return train, [file for file, top in tops.items() if top == split.test]
 
 
-def _read(files: list[Path], options: DataOptions, owned: bool = False) -> list[Part]:
-    """The tables; owned: each of them is the client that it is named after."""
+def _read(files: list[Path], options: DataOptions, owners: Owners | None) -> list[Part]:
+    """The tables, each of them of the client that `owners` says."""
     parts = [tables.read_part(file, text_columns(options)) for file in files]
-    if not owned:
+    if owners is None:
         return parts
+    return [part._replace(owner=owners(file)) for part, file in zip(parts, files, strict=True)]
+
+
+def _owners(files: list[Path]) -> Owners | None:
+    """Whose a table is, where several are those of several clients; None where they are numbered parts of one.
+
+    A client is named after its file, or after its folder where all files bear names of parts, as in <client>/train.csv.
+    """
+    pieces = all(_PIECE.match(file.name) or "-of-" in file.name for file in files)
+    if len({file.parent for file in files} if pieces else files) < 2:
+        return None
+    if pieces:
+        return lambda file: file.parent.name
     alike = len({file.stem for file in files}) < len(files)
-    names = [f"{file.parent.name}/{file.stem}" if alike else file.stem for file in files]
-    return [part._replace(owner=name) for part, name in zip(parts, names, strict=True)]
-
-
-def _are_clients(files: list[Path]) -> bool:
-    """Whether several tables are those of several clients, and no numbered or named parts of one."""
-    pieces = all(re.match(r"(train|test|val|valid|validation)(-|\.)", f.name) or "-of-" in f.name for f in files)
-    return len(files) > 1 and not pieces
+    return lambda file: f"{file.parent.name}/{file.stem}" if alike else file.stem
 
 
 def _from_saved(where: str, path: Path, options: DataOptions, tell: Tell) -> Make:
     def make(scratch: Scratch) -> Dataset:
         train, test, notes = hub.parts_of(where, hub.load_saved(path))
-        dataset = from_parts(where, train, test, options, scratch, tell)
-        return dataclasses.replace(dataset, notes=(*notes, *dataset.notes))
+        return _noted(notes, from_parts(where, train, test, options, scratch, tell))
 
     return make
+
+
+def _noted(notes: list[str], dataset: Dataset) -> Dataset:
+    """The dataset with further notes before its own."""
+    return dataclasses.replace(dataset, notes=(*notes, *dataset.notes))
 
 
 def _from_hub(name: str, options: DataOptions, tell: Tell) -> Dataset:
@@ -141,7 +154,6 @@ def _from_hub(name: str, options: DataOptions, tell: Tell) -> Dataset:
     key = hashlib.sha256(f"{hub.fingerprint(found)} {json.dumps(options.given())}".encode()).hexdigest()[:16]
 
     def make(scratch: Scratch) -> Dataset:
-        dataset = from_parts(name, train, test, options, scratch, tell)
-        return dataclasses.replace(dataset, notes=(*notes, *dataset.notes))
+        return _noted(notes, from_parts(name, train, test, options, scratch, tell))
 
     return _kept(name.rpartition("/")[2], name, key, make)

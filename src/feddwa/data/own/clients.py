@@ -27,7 +27,7 @@ def from_arrays(clients: Iterable[Sequence[Any]] | Mapping[str, Sequence[Any]]) 
     train, test = [], []
     names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
     for number, entry in enumerate(clients.values() if isinstance(clients, Mapping) else clients):
-        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry))
+        own = _with_test(_arrays(f"clients[{names[number]!r}]" if names else f"clients[{number}]", entry), number)
         train.append(own[:2])
         test.append(own[2:])
     require(len(train) > 0, "clients", len(train), "a list with at least one (x, y)")
@@ -74,26 +74,35 @@ def _samples(client: str, x: Any) -> np.ndarray:
 
 def _targets(client: str, y: Any) -> np.ndarray:
     """The targets of a client: numbers, or a row of names."""
-    names = None if isinstance(y, torch.Tensor) else np.asarray(y)
-    return names if names is not None and names.dtype.kind == "U" and names.ndim == 1 else _array(client, y)
+    names = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
+    if names.dtype.kind == "O" and all(isinstance(name, str) for name in names.ravel()):  # as pandas has them
+        names = names.astype(str)
+    if names.dtype.kind == "U" and names.ndim == 1:
+        return names
+    found = _array(client, y)
+    least = found.min(initial=0) if found.dtype.kind in "iu" else 0
+    require(least >= 0, client, f"labels from {least}", "labels from 0")
+    return found
 
 
 def _array(client: str, value: Any) -> np.ndarray:
     """An array of finite numbers: bytes as they are, other whole numbers as int64, real ones as float32."""
-    array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+    if isinstance(value, torch.Tensor):  # NumPy has no bfloat16
+        value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu()
+    array = np.asarray(value)
     numbers = array.ndim > 0 and array.dtype.kind in "fiub"
     require(numbers, client, f"{array.dtype} {array.shape}", "arrays of numbers with a sample axis")
     require(bool(np.isfinite(array).all()), client, "NaN or infinity", "finite")
     return array if array.dtype == np.uint8 else array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
-def _with_test(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """A fifth of the samples set apart for testing, spread evenly over the classes, unless there are test samples."""
+def _with_test(arrays: list[np.ndarray], client: int) -> list[np.ndarray]:
+    """A fifth of a client's samples set apart for testing, evenly over the classes, unless there are test samples."""
     if len(arrays) == 4:
         return arrays
     x, y = arrays
     strata = y if y.ndim == 1 and y.dtype.kind in "iubU" else np.zeros(len(y))
-    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata)
+    order, cut = hold_out(np.zeros(len(y), dtype=np.int64), strata, first=client)
     return [x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]]
 
 

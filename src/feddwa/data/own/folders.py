@@ -1,57 +1,60 @@
 """Folders of images: <class>/<image>, <client>/<class>/<image>, either of them under train/ and test/."""
 
-from collections import Counter
-from pathlib import PurePath
-
 import numpy as np
 
 from feddwa.data.dataset import Dataset
-from feddwa.data.files import Folder
+from feddwa.data.files import Folder, SplitFolders, split_folders
 from feddwa.data.form import InputForm
 from feddwa.data.images import Encoded, Tell
 from feddwa.data.options import DataOptions
 from feddwa.data.own.pictures import Scratch, read_pictures
 from feddwa.data.own.plan import Known, make_plan
-from feddwa.data.tables import TEST_SPLITS
-from feddwa.errors import InputError, counted
+from feddwa.errors import InputError
 
 USED = ("resize", "skip_broken", "min_samples", "small_clients", "standardise", "split")  # options of such folders
 
 
-def from_images(
-    name: str, folder: Folder, files: list[str], options: DataOptions, scratch: Scratch, tell: Tell
-) -> Dataset:
+def from_images(folder: Folder, files: list[str], options: DataOptions, scratch: Scratch, tell: Tell) -> Dataset:
     """The dataset of some image files of a folder, whose places say class and client."""
     options.refuse_unused(f"{folder.path}, a folder of images", USED)
     if options.in_time:
         raise InputError(f"--split time: {folder.path} is a folder of images, which have no order in time")
-    parts = [file.split("/")[:-1] for file in files]
-    is_test = None
-    tops = {part[0] for part in parts if part}
-    if "train" in tops and tops <= {"train", *TEST_SPLITS}:
-        is_test = np.array([bool(part) and part[0] != "train" for part in parts])
-        parts = [part[1:] for part in parts]
-    depth = max(map(len, parts))
-    other = next((i for i, part in enumerate(parts) if len(part) != depth or depth not in (1, 2)), None)
-    if other is not None:
-        raise InputError(
-            f"{folder.where(files[other])}: images must all be in <class>/ or all in <client>/<class>/ folders of "
-            f"--dataset {folder.path}"
-        )
-    client = np.array([part[0] for part in parts]) if depth == 2 else None
-    known = Known(name, np.array([part[-1] for part in parts]), client, is_test)
+    split = split_folders(folder.path, sorted({_top(file) for file in files} - {""}))
+    files, notes = _without_unused(files, split)
+    known = _known(folder, files, split)
 
     def images() -> Encoded:
         return ((folder.where(file), folder.read(file)) for file in files)
 
-    found = read_pictures(images, len(files), lambda keep: make_plan(known, options, keep), options, scratch, tell)
-    form = InputForm("images", found.x.shape[1:], resize=options.size is not None)
-    return found.plan.dataset(found.x, form, bool(options.standardise), (*_passed_over(folder, files), *found.notes))
+    read = read_pictures(images, len(files), lambda keep: make_plan(known, options, keep), options, scratch, tell)
+    form = InputForm("images", read.x.shape[1:], resize=options.size is not None)
+    return read.plan.dataset(read.x, form, bool(options.standardise), (*notes, *read.notes))
 
 
-def _passed_over(folder: Folder, files: list[str]) -> list[str]:
-    """A note on the files of the folder that are not used: photos in a format that is not read here, tables."""
-    others = [*folder.others, *(set(folder.names) - set(files))]
-    kinds = Counter(PurePath(name).suffix or "without a suffix" for name in sorted(others))
-    told = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common())
-    return [f"{counted(len(others), 'file')} of other kinds passed over: {told}"] if others else []
+def _without_unused(files: list[str], split: SplitFolders | None) -> tuple[list[str], list[str]]:
+    """The files without those of further test parts, and a note on these."""
+    unused = sorted({_top(file) for file in files} - {*split, ""}) if split is not None else []
+    notes = [f"{', '.join(unused)} not used, as {split.test} is the test part"] if split is not None and unused else []
+    return [file for file in files if _top(file) not in unused], notes
+
+
+def _known(folder: Folder, files: list[str], split: SplitFolders | None) -> Known:
+    """Class, client and part of every file by the folders that it is in."""
+    parts = [file.split("/")[split is not None : -1] for file in files]
+    depth = max(map(len, parts))
+    other = next((i for i, part in enumerate(parts) if len(part) != depth or depth not in (1, 2)), None)
+    if other is not None:
+        tops = {_top(file) for file in files}
+        hint = f"; or give --dataset {folder.path}/{tops.pop()}" if len(tops) == 1 else ""
+        raise InputError(
+            f"{folder.where(files[other])}: images must all be in <class>/ or all in <client>/<class>/ folders of "
+            f"--dataset {folder.path}{hint}"
+        )
+    tested = None if split is None or split.test is None else np.array([_top(file) == split.test for file in files])
+    client = np.array([part[0] for part in parts]) if depth == 2 else None
+    return Known(str(folder.path), np.array([part[-1] for part in parts]), client, tested)
+
+
+def _top(file: str) -> str:
+    """The first folder of a file, "" where it is in none."""
+    return file.partition("/")[0] if "/" in file else ""

@@ -58,14 +58,20 @@ def from_torch(clients: Any, options: DataOptions = EVERYBODY) -> Dataset:
     owned = _is_dataset(clients) is False
     entries = clients.items() if named else enumerate(clients) if owned else [("", clients)]
     x, y, owner, is_test = [], [], [], []
+    given: set[int] = set()  # numbers of datasets that clients have
     for name, entry in entries:
         where = f"dataset[{name!r}]" if owned else "dataset"
         pair = [entry] if _is_dataset(entry) else list(entry) if isinstance(entry, Sequence) else []
         if len(pair) not in (1, 2) or not all(map(_is_dataset, pair)):
             found = type(entry).__name__
             raise InputError(f"{where}: is a {found}, must be a torch Dataset, or a pair of them (train, test)")
+        given.add(len(pair))
+        if len(given) > 1:
+            raise InputError(f"{where}: all clients or none must be a pair of torch Datasets (train, test)")
         for place, part in enumerate(pair):
             inputs, targets = _arrays(where, part)
+            if len(targets) == 0:
+                raise InputError(f"{where}: has no samples; leave the client out")
             x.append(inputs)
             y.append(targets)
             owner += [str(name) if named else name] * len(targets)
@@ -99,11 +105,19 @@ def _arrays(where: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         if len(dataset.tensors) != 2:
             raise InputError(f"{where}: a TensorDataset of {len(dataset.tensors)} tensors, must be of two, x and y")
         return _numbers(dataset.tensors[0]), _numbers(dataset.tensors[1])
-    items = list(_items(dataset))
+    try:
+        items = list(_items(dataset))
+    except Exception as error:  # foreign code
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{where}: its items cannot be read ({why})") from error
     if not items or any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
         raise InputError(f"{where}: its items must be pairs (x, y), at least one")
     inputs, targets = [_numbers(item[0]) for item in items], [_numbers(item[1]) for item in items]
     for what, values in (("sample", inputs), ("target", targets)):
+        strange = next((i for i, value in enumerate(values) if value.dtype.kind not in "fiubU"), None)
+        if strange is not None:
+            found = type(items[strange][0 if what == "sample" else 1]).__name__
+            raise InputError(f"{where}: {what} {strange} is a {found}, must be numbers")
         other = next((i for i, value in enumerate(values) if value.shape != values[0].shape), None)
         if other is not None:
             shapes = f"{values[other].shape}, the first {values[0].shape}"
@@ -121,6 +135,6 @@ def _items(dataset: Any) -> Iterable[Any]:
 def _numbers(value: Any) -> np.ndarray:
     """A tensor, an array, a number, text or a Pillow image as an array; an image as bytes (C, H, W)."""
     if isinstance(value, torch.Tensor):
-        return np.asarray(value.detach().cpu())
+        return np.asarray((value.float() if value.dtype == torch.bfloat16 else value).detach().cpu())
     array = np.asarray(value)
     return array.transpose(2, 0, 1) if hasattr(value, "getbands") and array.ndim == 3 else array

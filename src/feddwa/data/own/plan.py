@@ -69,10 +69,31 @@ def make_plan(known: Known, options: DataOptions = EVERYBODY, keep: np.ndarray |
     if known.client is not None:
         owners, client_names = labels.numbered(known.name, "client", known.client[kept])
     order, train_count = _split(known, kept, owners, targets, options)
+    notes += [*_doubts("label", class_names), *_doubts("client", client_names)]
+    if known.is_test is not None:
+        notes += _only_tested(targets[order], train_count, class_names)
     return Plan(
         known.name, kept[order], train_count, targets[order], classes, class_names,
         None if known.client is None else owners[order], client_names, tuple(notes),
     )  # fmt: skip
+
+
+def _doubts(what: str, names: Sequence[str]) -> list[str]:
+    """Notes on names that may be errors of typing, or stand for a missing value."""
+    cases: dict[str, list[str]] = {}
+    for name in names:
+        cases.setdefault(name.casefold(), []).append(name)
+    alike = [" and ".join(group) for group in cases.values() if len(group) > 1]
+    gaps = [name for name in names if name in labels.MISSING]
+    told = [f"{what}s that differ in upper and lower case alone: {in_words(alike)}"] if alike else []
+    return told + [f"{what} {name!r} is a name; where a value is missing, leave the cell empty" for name in gaps]
+
+
+def _only_tested(targets: np.ndarray, train_count: int, names: Sequence[str]) -> list[str]:
+    """A note on labels without a training sample; targets: (m, ...), training rows first."""
+    only = np.setdiff1d(targets[train_count:], targets[:train_count]) if names else np.zeros(0, dtype=np.int64)
+    told = f"{counted(len(only), 'label')} that only test samples have: "
+    return [told + in_words([names[number] for number in only.tolist()])] if len(only) else []
 
 
 def _check(known: Known, options: DataOptions) -> None:
@@ -83,6 +104,10 @@ def _check(known: Known, options: DataOptions) -> None:
         raise InputError(f"{known.name}: client has shape {known.client.shape}, must be a list with one owner a sample")
     if options.min_samples is not None and known.client is None:
         raise InputError(f"--min-samples: {known.name} does not say whose rows they are; name a column with --client")
+    if len(known.y) < 2:
+        raise InputError(
+            f"{known.name}: has {counted(len(known.y), 'row')}, must be at least 2: one to train, one to test"
+        )
     if options.split is not None and known.is_test is not None:
         raise InputError(f"--split: {known.name} has a test part of its own; leave it out")
 
@@ -115,10 +140,11 @@ def _without_small_clients(known: Known, kept: np.ndarray, options: DataOptions)
         return kept, []
     told = in_words([f"{names[i]} ({sizes[i]})" for i in np.flatnonzero(small)])
     if options.min_samples is None:
-        first = names[int(small.argmax())]
+        first, others = names[int(small.argmax())], int(small.sum()) - 1
+        more = f" (and {counted(others, 'other client')})" if others else ""
+        hint = "what names the clients numbers the rows" if small.all() else "--min-samples 2 leaves such clients out"
         raise InputError(
-            f"{known.name}: client {first} has 1 sample, must be at least 2 (train and test); --min-samples 2 leaves "
-            "such clients out"
+            f"{known.name}: client {first}{more} has 1 sample, must be at least 2 (train and test); {hint}"
         )
     if options.small_clients == "refuse" or small.all():
         raise InputError(
@@ -159,6 +185,8 @@ def assemble(
     _check(known, options)
     plan = make_plan(known, options)
     samples = arrays.samples(name, x, tokens)[plan.rows]
-    if options.standardise and (tokens or samples.ndim < 2):
-        raise InputError(f"--standardise: {name} has {'token ids' if tokens else 'no features'}; leave it out")
+    if samples.ndim < 2:
+        raise InputError(f"{name}: x has shape {x.shape}; one number for each sample must be a column, ({len(x)}, 1)")
+    if options.standardise and tokens:
+        raise InputError(f"--standardise: {name} has token ids; leave it out")
     return plan.dataset(samples, InputForm("arrays", samples.shape[1:], tokens), bool(options.standardise))

@@ -1,5 +1,6 @@
 """Tables of any origin as a dataset: which column is what, which rows stay, what becomes of the features."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 from feddwa.data import arrays, columns, labels, tables
 from feddwa.data.columns import Column, Rows
 from feddwa.data.dataset import Dataset
+from feddwa.data.files import TEST_SPLITS, TRAIN_SPLITS
 from feddwa.data.form import InputForm
 from feddwa.data.images import Tell
 from feddwa.data.options import CLIENT, LABEL, DataOptions
@@ -20,7 +22,10 @@ from feddwa.errors import InputError
 OF_ROWS = ("label", "client", "test_column", "time_column", "drop", "split", "min_samples", "small_clients")
 OF_FEATURES = (*OF_ROWS, "impute", "standardise", "max_categories")
 OF_IMAGES = (*OF_ROWS, "standardise", "resize", "skip_broken")
-_TRUE, _FALSE = ("1", "1.0", "true", "yes", *tables.TEST_SPLITS), ("0", "0.0", "false", "no", "train", "training")
+_CLIENT = re.compile(
+    "client([ _-]?(id|name))?", re.IGNORECASE
+)  # what `--client` must name, or `--drop`, but for "client"
+_TRUE, _FALSE = ("1", "1.0", "true", "yes", *TEST_SPLITS), ("0", "0.0", "false", "no", *TRAIN_SPLITS)
 
 
 def text_columns(options: DataOptions) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ class _Table:
         special = [each for each in (self.label, self.client, self.time, self.test) if each]
         self._refuse_shared()
         self.unused = [*(each for each in special if each != self.label), *options.dropped]
-        self.unused += [each for each in rows.names if each not in [*special, *self.unused] and self._counts(each)]
+        self.unused += [each for each in rows.names if each not in [*special, *self.unused] and self._is_idle(each)]
         self.inputs = [each for each in rows.names if each not in (self.label, *self.unused)]
         self.known = self._known(train_parts)
 
@@ -87,13 +92,24 @@ class _Table:
         """The column of owners; where there is none, or nobody named it and it is dropped, the files are the owners."""
         if self.options.client is not None:
             return self._pick(self.options.client, "client")
-        return CLIENT if CLIENT in self.rows.names and CLIENT not in self.options.dropped else None
+        others = [name for name in self.rows.names if name not in self.options.dropped]
+        likely = next((name for name in others if _CLIENT.fullmatch(name)), None)
+        if CLIENT not in others and likely is not None:
+            raise InputError(
+                f"{self.rows.parts[0].where}: column {likely!r} seems to say whose row it is; --client {likely} takes "
+                f"it so, --drop {likely} leaves it out"
+            )
+        return CLIENT if CLIENT in others else None
 
-    def _counts(self, name: str) -> bool:
-        if not columns.counts_rows(self.rows, name):
-            return False
-        self.notes.append(f"column {name!r} counts the rows, left out")
-        return True
+    def _is_idle(self, name: str) -> bool:
+        """Whether a column is left out, and told: it counts the rows, or has neither a name nor a value."""
+        if columns.counts_rows(self.rows, name):
+            self.notes.append(f"column {name!r} counts the rows, left out")
+            return True
+        if name == "" and bool(tables.missing(self.rows.column(name)).all()):
+            self.notes.append("a column without a name is empty, left out")
+            return True
+        return False
 
     def _known(self, train_parts: int) -> Known:
         """Labels, owners, test marks and times of all rows."""
@@ -116,6 +132,8 @@ class _Table:
         self._refuse_dates(name)
         values = tables.names_column(self.rows.parts[0].where, self.rows.column(name), name, names)
         values = tables.texts(values) if all(part.is_text for part in self.rows.parts) else values
+        if what == "label" and values.dtype.kind == "U" and columns.are_dates(values.tolist()):
+            raise self._dates(name)
         if self.options.impute != "drop":
             for part, (start, end) in zip(self.rows.parts, self._ends(), strict=True):
                 labels.refuse_missing(part.where, what, values[start:end])
@@ -124,7 +142,10 @@ class _Table:
     def _refuse_dates(self, name: str) -> None:
         kind = self.rows.column(name).type
         if pa.types.is_temporal(kind):
-            raise InputError(f"{self.rows.parts[0].where}: column {name!r} holds dates; must be numbers or names")
+            raise self._dates(name)
+
+    def _dates(self, name: str) -> InputError:
+        return InputError(f"{self.rows.parts[0].where}: column {name!r} holds dates; must be numbers or names")
 
     def _ends(self) -> Iterator[tuple[int, int]]:
         return zip(self.rows.starts[:-1].tolist(), self.rows.starts[1:].tolist(), strict=True)
@@ -145,6 +166,12 @@ class _Table:
             raise InputError(
                 f"{self.rows.where(strange)}: {marks[strange]!r} in column {self.test!r}; must be true or false, 1 or "
                 "0, test or train"
+            )
+        splits = [mark for mark in TEST_SPLITS if mark in marks]
+        if len(splits) > 1:
+            raise InputError(
+                f"{self.name}: column {self.test!r} marks rows as {splits[0]} and as {splits[1]}; only one of them can "
+                "test: leave the rows of the other out"
             )
         is_test = np.isin(marks, _TRUE)
         if is_test.all() or not is_test.any():
@@ -225,6 +252,9 @@ class _Table:
         some = [f"{name!r} ({count:,})" for name, count in filled.items() if count]
         if some:
             self.notes.append(f"missing values filled in, in columns {in_words(some)}")
+        coded = [f"{column.name!r} ({in_words(column.categories)})" for column in fitted if column.kind == "category"]
+        if coded:
+            self.notes.append(f"one input for each word in columns {in_words(coded)}")
         for column in fitted:
             if column.kind == "category":
                 values = columns.words(self.rows.column(column.name))[plan.rows[plan.train_count :]]
