@@ -25,8 +25,14 @@ from feddwa.results import summary
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
-# Files that take minutes. They begin first, so that no worker is left alone with one of them at the end.
-LONG = ("test_loopback.py", "test_stacked.py", "test_chaos.py", "test_summary.py", "test_screen.py", "test_extend.py")
+# The longest files, in this order. They begin first, so that no worker is left alone with one of them at the end.
+LONG = [
+    "flower/test_loopback.py", "engine/test_stacked.py", "algorithms/test_parity.py", "oracles/test_oracles.py",
+    "test_docs.py", "engine/test_recipe.py", "test_faults.py", "reproduction/test_summary.py", "test_batchnorm.py",
+    "test_chaos.py", "test_export.py", "results/test_damage.py", "algorithms/test_lockstep.py",
+    "flower/test_parity.py", "engine/test_optimizers.py", "test_extend.py", "reproduction/test_reproduce.py",
+    "test_screen.py",
+]  # fmt: skip
 
 ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm
 
@@ -40,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     `make test` has every fourth algorithm of a test of all of them, in each such test other ones.
     """
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    places = {f"tests/{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
     for item in items:
         for mark in item.iter_markers("parametrize"):
             if mark.args[1] is ANYWHERE:

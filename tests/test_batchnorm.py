@@ -31,7 +31,7 @@ def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> F
 def test_every_algorithm_runs_under_every_policy_on_both_backends(name, policy):
     results = []
     for options in ({"sequential": True}, {"chunk": 2}):
-        run = federation(ALGORITHMS[name](), policy, sizes=(13, 20, 6, 12), participation=0.75, **options)
+        run = federation(ALGORITHMS[name](), policy, sizes=(13, 20, 3, 10), participation=0.75, **options)
         for _ in range(3):
             run.step()
         results.append(run.personal(run.everybody()))

@@ -274,29 +274,22 @@ def record(federation):
         key = keys.key(SEED, "fomo", rnd, i)
         return {(rnd, i): tuple(keys.uniform(keys.fold(key, n), torch.Size([len(clients)])).numpy() for n in range(3))}
 
+    def gate_noise(rnd, i, epoch, step):
+        """(B, 2, F) draws in [0, 1) for FedCP's gate: the first of the first pass in the first gradient of a batch."""
+        key = keys.fold(Batches(engine, torch.tensor([i]), rnd).order("train", "train", epoch)[1][0], step)
+        for first in (0, 0, 0):
+            key = keys.fold(key, first)
+        shape = torch.Size([min(BATCH, SIZES[i] - step * BATCH), 2, HIDDEN])
+        return {(rnd, i, epoch, step): keys.uniform(key, shape).numpy().astype(np.float64)}
+
     splits = {name: [own.index[i, : own.sizes[i]].numpy() for i in clients] for name, own in data.splits.items()}
     cohorts = [federation._cohort(rnd).ids.tolist() for rnd in range(1, ROUNDS + 1)]
     initial = {name: value.unsqueeze(0) for name, value in engine.initial()[0].items()}
     return reference.Task(
         data.x.numpy().astype(np.float64), data.y.numpy(), splits, Drawn(orders), cohorts, Drawn(draws),
-        flat(initial, 0), starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS, gate_noise(federation),
+        flat(initial, 0), starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+        Drawn(gate_noise),
     )  # fmt: skip
-
-
-def gate_noise(federation):
-    """(B, 2, F) draws in [0, 1) of every batch, for FedCP's gate: the first that a pass of its network makes."""
-    drawn = {}
-    if not isinstance(federation.algorithm, FedCP):
-        return drawn
-    for rnd, i, epoch in itertools.product(range(1, ROUNDS + 1), range(federation.clients), range(EPOCHS)):
-        noise = Batches(federation.engine, torch.tensor([i]), rnd).order("train", "train", epoch)[1][0]
-        for step, start in enumerate(range(0, SIZES[i], BATCH)):
-            key = keys.fold(noise, step)
-            for place in (0, 0, 0):  # the first gradient of the batch, the first pass in it, the first draw of that
-                key = keys.fold(key, place)
-            shape = torch.Size([min(BATCH, SIZES[i] - start), 2, HIDDEN])
-            drawn[rnd, i, epoch, step] = keys.uniform(key, shape).numpy().astype(np.float64)
-    return drawn
 
 
 def starts(federation):

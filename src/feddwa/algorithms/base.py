@@ -79,9 +79,9 @@ class Algorithm:
         return data.split_off("validation", cls.validation, rng) if cls.validation else data
 
     def network(self, module: nn.Module) -> nn.Module:
-        """The network whose parameters are the rows of models: as a rule that of the run, `module`, itself.
+        """The network that is trained: that of the run itself, or another one with layers of the method's own besides.
 
-        A method may return another one with layers of its own, whose values torch's generator draws, under a key here.
+        torch's generator, from which their initial values come, has a key of the run here.
         """
         return module
 

@@ -63,8 +63,7 @@ class FedAS(FedAvg):
     models_down = models_up = "body"
     numbers_up = 1
     models_kept = 1
-    passes, feature_passes, teacher_passes = 2, 1, 1
-    other_ops = "samples * classes * features"
+    passes, feature_passes, statistics_passes = 2, 1, 1
     server_ops = "m * body"
     global_model = False
     policies = ("local", "all-local")

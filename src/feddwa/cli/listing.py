@@ -26,7 +26,7 @@ LIBRARY_MODELS = {
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
-    "parameters": "parameters of the network",
+    "parameters": "parameters of the network, without layers that the method adds",
     "layers": "layers of the network",
     "classes": "scores that the network gives",
     "features": "numbers that its last layer makes them of",
