@@ -13,12 +13,14 @@ from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Model, Parts, Settings, StepState, keys
+from feddwa.engine import Engine, Model, Parts, Settings, keys
 from feddwa.engine.engine import Schedule
 from feddwa.engine.network import FunctionalClient, Step
+from feddwa.engine.rows import row_of_parts
 from feddwa.federation import Federation
 from feddwa.ledger import Costs
 from feddwa.mixing import inverse_weights
+from feddwa.sides import network_of
 
 PAPER_CLIENTS, PAPER_SAMPLES = 20, 2_500  # CIFAR-10 among 20 clients
 SAMPLES = 5  # of a client here: costs are proportional to it
@@ -96,7 +98,7 @@ def _shifted(value: Tensor, moved: Tensor) -> Tensor:
 class MessageEngine(IdleEngine):
     """One for whom work is nothing, so that messages alone are counted."""
 
-    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+    def step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         """None."""
         return 0
 
@@ -108,14 +110,14 @@ class MessageEngine(IdleEngine):
 class ImageEngine(IdleEngine):
     """An engine whose unit of work is an image on its way forward, so that the ledger counts those."""
 
-    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+    def step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         """Images that pass through the network in one client's step."""
         seen: list[int] = []
         batch = self.data.batch(self.data.splits["train"].index[0, :1].expand(samples), self.dtype)
-        parts = dict(state)
+        parts = row_of_parts(state, 0)
         client = FunctionalClient(self.module.train(), self.loss, parts.pop("buffers"), keys.key(0, "flops"))
         hook = self.module.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
-        step(client, parts, batch, **constants)
+        step(client, parts, batch, **row_of_parts(constants, 0))
         hook.remove()
         return sum(seen)
 
@@ -135,6 +137,7 @@ def _engine(kind: type[Engine], dataset: str, method: str, clients: int, samples
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = models.make(info.defaults.model, info.shape, info.classes)
+    module = network_of(ALGORITHMS[method](), module, seed=0)
     data = _blank_data(info.shape, info.classes, clients, samples)
     data = ALGORITHMS[method].split(data, np.random.default_rng(0))
     return kind(module, data, Settings())

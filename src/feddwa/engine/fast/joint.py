@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -44,7 +45,7 @@ class Joint:
             return
         found = function(*map(_stacked, zip(*(request.arguments for request in requests), strict=True)))
         for place in range(len(requests)):
-            yield _mapped(lambda value, place=place: value[place], found)
+            yield _mapped(itemgetter(place), found)
 
 
 def jointly(function: Callable[P, T]) -> Callable[P, T]:
