@@ -227,7 +227,7 @@ def test_a_word_that_only_test_rows_have_is_all_zeros_and_told(csv):
     assert data.x[20:].tolist() == [[0, 0], [1, 0]]
     assert data.notes == (
         "one input for each word in columns 'w' (a, b)",
-        "column 'w': 1 test rows have a value that no training row has ('new'), all of its inputs are 0 there",
+        "column 'w': 1 row with a value that no training row has ('new'), all of its inputs are 0 there",
     )
 
 
