@@ -4,9 +4,9 @@ They are written for a module, not for this library. `make(name)` has the size t
 one that the tests train in float64 in a second.
 """
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -118,14 +118,19 @@ class Network:
     make: Callable[[bool], nn.Module]  # whether it is the tiny one
     shape: tuple[int, ...]
     tiny_shape: tuple[int, ...]
-    package: str | None = None  # that must be installed
     tokens: bool = False
     clients: int = 20  # that are timed: an epoch of ResNet-18 on two cores is a long one
 
-    @property
-    def missing(self) -> bool:
-        """Whether its package is not installed."""
-        return self.package is not None and importlib.util.find_spec(self.package) is None
+    @cached_property
+    def left_out(self) -> str:
+        """Why it cannot be made here, in one line; "" where it can. Packages fail to be imported in many ways."""
+        try:
+            self.make(True)
+        except ModuleNotFoundError as error:
+            return f"{error.name} is not installed"
+        except Exception as error:  # such as a build for another torch
+            return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+        return ""
 
     def samples(self, count: int, tiny: bool = False) -> np.ndarray:
         """So many random samples."""
@@ -140,10 +145,10 @@ NETWORKS = {
     "gru": Network(lambda tiny: Recurrent(nn.GRU, *((4, 6) if tiny else (16, 32))), (32, 16), (5, 4)),
     "transformer": Network(lambda tiny: Encoder(*((4, 8, 2) if tiny else (16, 64, 4))), (32, 16), (5, 4)),
     "conv1d": Network(lambda tiny: series_network(4 if tiny else 32), (6, 64), (6, 12)),
-    "resnet18": Network(resnet18, (3, 32, 32), (3, 16, 16), "torchvision", clients=5),
-    "mobilenetv3": Network(mobilenetv3, (3, 32, 32), (3, 24, 24), "torchvision"),
-    "vit": Network(vision_transformer, (3, 32, 32), (3, 16, 16), "timm"),
-    "bert": Network(bert, (32,), (6,), "transformers", tokens=True),
+    "resnet18": Network(resnet18, (3, 32, 32), (3, 16, 16), clients=5),
+    "mobilenetv3": Network(mobilenetv3, (3, 32, 32), (3, 24, 24)),
+    "vit": Network(vision_transformer, (3, 32, 32), (3, 16, 16)),
+    "bert": Network(bert, (32,), (6,), tokens=True),
 }
 
 

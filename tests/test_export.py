@@ -135,6 +135,8 @@ def test_what_cannot_be_exported_is_said_in_one_line(capsys):
     assert "--format" in refused(capsys, "run", "--format", "pickle")
     told = refused(capsys, "run", "--client", "0", "--format", "onnx", "-o", "m.pt2")
     assert "-o m.pt2: is the name of a torch-export file, and --format says onnx" in told
+    told = refused(capsys, "run", "--client", "0", "-o", "m.h5")
+    assert "-o m.h5: does not say what to write; must end in .safetensors or .pt2 or .onnx, or give --format" in told
     Path("file").write_text("")
     assert "-o file/x: cannot write there" in refused(capsys, "run", "--client", "0", "-o", "file/x")
     assert cli.main(["compare", "--algorithms", "local", "fedavg", "--out", "both", "--rounds", "1", "--quiet"]) == 0

@@ -89,7 +89,7 @@ def test_what_is_recorded_can_be_recomputed():
     assert config.metrics == ("score=tests.test_metrics_own:mean_score", "f1=macro-f1")
     last = json.loads(Path("run/clients.jsonl").read_text().splitlines()[-1])["metrics_before"]
     assert len(last["score"]) == 3
-    x_test, y_test = _split(clients()[1])[2:]
+    x_test, y_test = _split(clients()[1], 1)[2:]
     outputs = x_test @ result.models["head.weight"][1].T + result.models["head.bias"][1]
     assert last["score"][1] == pytest.approx(float(outputs.mean()), abs=1e-5)
     expected = 100 * f1_score(y_test, outputs.argmax(1), average="macro", labels=np.unique(y_test))
@@ -100,10 +100,10 @@ def test_what_is_recorded_can_be_recomputed():
     assert len(record.content["metrics"]["f1"]["after"]) == 2
 
 
-def _split(entry):
+def _split(entry, client):
     from feddwa.data.own.clients import _with_test
 
-    return [torch.from_numpy(each) for each in _with_test([np.asarray(part) for part in entry])]
+    return [torch.from_numpy(each) for each in _with_test([np.asarray(part) for part in entry], client)]
 
 
 def test_a_resumed_run_goes_on_measuring():

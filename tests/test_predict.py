@@ -132,6 +132,17 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(tables, call, lines, clien
     assert not Path("answers.csv").exists()
 
 
+def test_what_is_filled_in_is_told(tables, call):
+    lines = wards(12, seed=4)
+    rest = lines[1].partition(",")[2]
+    Path("new.csv").write_text("\n".join([lines[0], f",{rest}", *lines[2:], "50,north,green,12000,sick"]) + "\n")
+    status, _, err = call("predict", tables[0], "new.csv", "-o", "answers.csv")
+    assert status == 0
+    filled, new, _ = err.splitlines()
+    assert filled == "new.csv: missing values filled in, in columns 'age' (1)"
+    assert new.startswith("new.csv: column 'colour': 1 row with a value that no training row has ('green')")
+
+
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """A run on a folder of images, <client>/<class>/<image>."""

@@ -26,6 +26,8 @@ MORE = (
     "compare --dataset nowhere",
     "partition --partition fair",
     "partition --dataset nowhere",
+    "doctor --dataset nowhere",
+    "run --dataset=",
     "federate --algorithm magic",
     "federate --nodes many",
     "resume",

@@ -114,7 +114,7 @@ METRICS = Registry("metric", "feddwa.scoring")
 
 def check_dataset(name: str) -> None:
     """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
-    if not (DATASETS.knows(name) or name.startswith(HUB) or Path(name).exists()):
+    if not (DATASETS.knows(name) or name.startswith(HUB) or (name and Path(name).exists())):
         valid = ", ".join(DATASETS)
         raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
 

@@ -115,7 +115,8 @@ REFUSED = {
     "signs for thousands": (["x,label", *rows('"{i},001.5",{c}')],
         {}, "row 3: '2,001.5' in column 'x' is not a number; write it without signs for thousands"),
     "shares": (["x,label", *rows("{i} %,{c}")], {}, "row 3: '2 %' in column 'x' is not a number; write it without"),
-    "no header": (["1,2,0", *rows("1,2,{i}")], {}, "the file has 1, 2, 0; its first line must name the columns"),
+    "no header": (["1,2,0", *rows("1,2,{i}")], {}, "the first line is 1,2,0; it must name the columns"),
+    "no header, and a number as the label": (["1,2,0", *rows("1,2,{i}")], {"label": "0"}, "the first line is 1,2,0;"),
     "a header alone": (["x,label"], {}, "own.csv: no rows"),
     "nothing": ([""], {}, "not a readable table"),
 }  # fmt: skip
@@ -227,7 +228,7 @@ def test_a_word_that_only_test_rows_have_is_all_zeros_and_told(csv):
     assert data.x[20:].tolist() == [[0, 0], [1, 0]]
     assert data.notes == (
         "one input for each word in columns 'w' (a, b)",
-        "column 'w': 1 test rows have a value that no training row has ('new'), all of its inputs are 0 there",
+        "column 'w': 1 row with a value that no training row has ('new'), all of its inputs are 0 there",
     )
 
 
@@ -446,3 +447,7 @@ def test_labels_of_which_most_are_different_are_no_classes(csv):
     assert classes_of(csv, prices, loss="cross-entropy") == 40
     assert classes_of(csv, [i // 2 for i in range(40)]) == 20
     assert classes_of(csv, range(10)) == 10  # of a dozen rows nothing can be told
+
+
+def test_names_that_pandas_gives_to_columns_without_one(csv):
+    assert read(csv("0,1,2", *rows("1,{x},{c}")), label="2").shape == (2,)

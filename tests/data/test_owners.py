@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from feddwa.errors import InputError
 from feddwa.fit import check_single_samples
 from feddwa.report.figures import FIGURES
 from feddwa.report.page import page
-from feddwa.results.methods import by_method
+from feddwa.results.methods import by_method, by_setting
 from feddwa.results.plot import Panel, terminal_weights
 from feddwa.results.record import read
 
@@ -303,3 +304,48 @@ def test_small_clients_are_not_all_tested_on_their_last_class(here, rng):
     assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]
     data = from_arrays([(np.ones((5, 3)), np.array([0, 0, 0, 1, 1])) for _ in range(40)])
     assert np.bincount(data.y[data.train_count :]).tolist() == [24, 16]
+
+
+@pytest.fixture
+def several(call, here):
+    """Runs on two files of one name, and on one of them with another label."""
+    for folder in ("north", "south"):
+        Path(folder).mkdir()
+        lines = [f"{i % 2},{i % 3},{i % 2},{i % 3},{'ab'[i // 120]}" for i in range(240)]
+        Path(folder, "own.csv").write_text("\n".join(["x,z,label,stage,client", *lines]))
+    quick = ("--rounds", "5", "--algorithm", "local")
+    assert call("run", "--dataset", "north/own.csv", *quick, "--out", "runs/1")[0] == 0
+    assert call("run", "--dataset", "south/own.csv", *quick, "--out", "runs/2")[0] == 0
+    assert call("run", "--dataset", "south/own.csv", "--label", "stage", *quick, "--out", "runs/3")[0] == 0
+
+
+def test_files_of_one_name_and_other_labels_are_settings_of_their_own(several, call, here):
+    names = list(by_setting(read(["runs"])))
+    assert [name.removeprefix(str(Path.cwd())) for name in names] == [
+        "/north/own.csv, natural, 2 clients",
+        "/south/own.csv, natural, 2 clients",
+        "/south/own.csv label=stage, natural, 2 clients",
+    ]
+    status, out, _ = call("leaderboard", "runs")
+    assert (status, out.count("better")) == (0, 3)
+    assert call("report", "runs", "-o", "report.html")[0] == 0
+    assert len(list(Path().glob("*.html"))) == 3
+    with pytest.raises(InputError, match=r"has label None, runs/3 has stage; give runs of one"):
+        by_method(read(["runs/2", "runs/3"]))
+
+
+def test_nothing_is_written_where_a_setting_cannot_be_compared(several, call, here):
+    shutil.copytree("runs/3", "runs/4")
+    for command in (("report", "runs", "-o", "r.html"), ("figure", "curves", "runs", "-o", "r.png")):
+        status, out, err = call(*command)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "2 runs of Local with seed 0; give one of them" in err
+    assert call("leaderboard", "runs")[:2] == (2, "")
+    assert not list(Path().glob("r*.*"))
+
+
+def test_names_that_are_empty_are_refused(call, hospitals):
+    for option in ("--dataset", "--label", "--client", "--drop"):
+        status, out, err = call("run", "--dataset", hospitals, f"{option}=")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert option in err

@@ -1,5 +1,7 @@
 """Networks as people bring them: trained as a stack they are the plain loop's, and torch maps every operation."""
 
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -17,7 +19,8 @@ from feddwa.engine.rows import repeat, tensors
 from tests import torchvision_ops
 
 torchvision_ops.declare()
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
 from networks import NETWORKS, make  # noqa: E402
 
 sys.path.pop(0)
@@ -35,8 +38,8 @@ def data_of(name: str, device: str = "cpu") -> FederatedData:
 
 
 def engine_of(name: str, device: str = "cpu", dtype: torch.dtype = torch.float64) -> Engine:
-    if NETWORKS[name].missing:
-        pytest.skip(f"needs {NETWORKS[name].package}")
+    if NETWORKS[name].left_out.endswith("is not installed"):
+        pytest.skip(NETWORKS[name].left_out)
     return Engine(make(name, tiny=True), data_of(name, device), Settings(1, 6, 0.05), dtype=dtype)
 
 
@@ -82,3 +85,23 @@ def test_recorded_steps_are_the_eager_ones(name, monkeypatch):
         monkeypatch.setitem(home.RECORD_AFTER, "cpu", 0)
     recorded = train(engine_of(name), Trainer, rounds=1)
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(eager), tensors(recorded), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("package", "told"),
+    [
+        ("raise RuntimeError('operator torchvision::nms does not exist')",
+         "RuntimeError: operator torchvision::nms does not exist"),
+        ("raise OSError('libcudart.so.12: cannot open shared object file')", "OSError: libcudart.so.12: cannot open"),
+        ("import not_there", "not_there is not installed"),
+    ],
+)  # fmt: skip
+def test_the_benchmark_leaves_out_networks_of_packages_that_cannot_be_imported(tmp_path, package, told):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(package + "\n")
+    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "benchmarks/engine.py", "resnet18", "mobilenetv3", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=surroundings)
+    lines = done.stdout.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["resnet18", "mobilenetv3"]
+    assert all(f"left out: {told}" in line for line in lines)

@@ -44,6 +44,8 @@ def adapt_command(config: AdaptConfig) -> int:
     path, data = Path(config.directory), Path(config.data)
     trained = read_models(path)
     samples = read(trained.card, data)
+    for note in samples.notes:
+        print(f"{data.name}: {note}")
     name = data.stem or "newcomer"
     found = adapt(read_config(path).resolved(), trained, samples, name, config.epochs, config.held_out)
     written = found.write(Path(config.out))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from feddwa.cli.methods import RunOptions
 from feddwa.params import Option
+from feddwa.plugins import check_dataset
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,9 @@ class DoctorConfig(RunOptions):
 
 def doctor_command(config: DoctorConfig) -> int:
     """`feddwa doctor`: 1 where something cannot work, else 0."""
+    if not config.runs:
+        check_dataset(config.dataset)
+
     from feddwa import doctor
     from feddwa.report.terminal import make_console
     from feddwa.results.record import read

@@ -30,7 +30,7 @@ def export_command(config: ExportConfig) -> int:
     trained = read_models(Path(config.directory))
     card = trained.card
     out = Path(config.out or "exported")
-    form = export.format_of(config.format, out)
+    form = export.format_of(config.format, out, config.client is not None)
     try:
         if config.client is None:
             written = export.export_all(trained, out, form)

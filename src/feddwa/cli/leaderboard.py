@@ -40,6 +40,8 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
     settings = by_setting(records)
     if config.out is not None and len(settings) > 1:
         raise InputError(f"-o {config.out}: figures are of one setting, these runs have {len(settings)}")
+    for own in settings.values():
+        by_method(own)  # what cannot be compared is refused before the first table is shown
     console = make_console()
     shown = [_show(console, name, own) for name, own in settings.items()]
     if config.out is not None and all(shown):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 from feddwa.params import Option
 
 
@@ -36,7 +36,10 @@ def predict_command(config: PredictConfig) -> int:
         trained.card.client(config.client)
     path = Path(config.directory)
     column = read_config(path).client if (path / CONFIG).is_file() else None  # an adapted model has one client
-    found = predictions(trained, read(trained.card, Path(config.data), column or CLIENT), config.client)
+    samples = read(trained.card, Path(config.data), column or CLIENT)
+    found = predictions(trained, samples, config.client)
+    for note in samples.notes:
+        print(f"{Path(config.data).name}: {note}", file=sys.stderr)
     if config.out is None:
         print(found.to_csv(), end="")
     else:
@@ -44,7 +47,7 @@ def predict_command(config: PredictConfig) -> int:
             write_whole(Path(config.out), found.to_csv())
         except OSError as error:
             raise InputError(f"-o {config.out}: cannot write there: {error.strerror}") from None
-        print(f"wrote {config.out}: {len(found.clients):,} samples")
+        print(f"wrote {config.out}: {counted(len(found.clients), 'sample')}")
     told = {"accuracy": found.accuracy, "root mean squared error": found.error}
     for name, value in told.items():
         if value is not None:

@@ -37,11 +37,13 @@ def report_command(config: ReportConfig) -> int:
     """`feddwa report`."""
     from feddwa.report.page import write_report
     from feddwa.report.units import human_bytes
-    from feddwa.results.methods import by_setting
+    from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read
 
     _check_runs(config.runs)
     settings = by_setting(read(config.runs))
+    for records in settings.values():
+        by_method(records)  # what cannot be compared is refused before the first page is written
     for name, records in settings.items():
         out = _file(Path(config.out), name if len(settings) > 1 else "")
         size, runs = write_report(records, out), f"{len(records)} run{'s' * (len(records) > 1)}"
@@ -58,11 +60,11 @@ def figure_command(config: FigureConfig) -> int:
     out = Path(config.out or f"{config.kind}.png")
     require(out.suffix.lower() in SUFFIXES, "-o", str(out), f"a file name that ends in {', '.join(SUFFIXES)}")
     _check_runs(config.runs)
-    settings = by_setting(read(config.runs))
-    for name, records in settings.items():
+    settings = {name: by_method(records) for name, records in by_setting(read(config.runs)).items()}
+    for name, methods in settings.items():
         own = _file(out, name if len(settings) > 1 else "")
         try:
-            FIGURES[config.kind](by_method(records), own)
+            FIGURES[config.kind](methods, own)
         except OSError as error:
             raise InputError(f"-o {own}: cannot write there: {error.strerror}") from None
         print(f"wrote {own}")

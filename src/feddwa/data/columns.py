@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from feddwa.data import tables
 from feddwa.data.images import decode
+from feddwa.data.labels import in_words
 from feddwa.data.options import CATEGORIES, DataOptions
 from feddwa.data.tables import Part
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 
 TOKENS = ("tokens", "input_ids")  # columns of token ids
 INDEX = ("", "unnamed: 0", "index", "id", "idx", "row", "__index_level_0__")  # names of a column that counts the rows
@@ -252,6 +253,33 @@ def inputs(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray, shape: t
             x[:, place : place + column.width] = values[:, None] == np.array(column.categories)[None]
         place += column.width
     return x
+
+
+def coding(columns: tuple[Column, ...]) -> list[str]:
+    """A note on the columns of words, which become inputs of 0 and 1."""
+    coded = [f"{column.name!r} ({in_words(column.categories)})" for column in columns if column.kind == "category"]
+    return [f"one input for each word in columns {in_words(coded)}"] if coded else []
+
+
+def changes(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray) -> list[str]:
+    """Notes on values of the rows `chosen` (m,) that are filled in, and on those that no training row had."""
+    filled, new = [], []
+    for column in columns:
+        if column.fill is None:
+            continue
+        found = rows.column(column.name)
+        if gaps := int(tables.missing(found)[chosen].sum()):
+            filled.append(f"{column.name!r} ({gaps:,})")
+        if column.kind == "category":
+            values = words(found.cast(pa.string()))[chosen]
+            strange = ~np.isin(values, [*column.categories, ""])
+            if strange.any():
+                first = str(values[int(strange.argmax())])
+                new.append(
+                    f"column {column.name!r}: {counted(int(strange.sum()), 'row')} with a value that no training row "
+                    f"has ({first!r}), all of its inputs are 0 there"
+                )
+    return [*([f"missing values filled in, in columns {in_words(filled)}"] if filled else []), *new]
 
 
 def _list_values(rows: Rows, column: Column, chosen: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -177,9 +177,13 @@ class Folder(Tree):
         inner = []
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
+            try:
+                is_folder, is_file = entry.is_dir(), entry.is_file()
+            except OSError as error:  # such as a link to where one may not look
+                raise InputError(f"--dataset {self.path}: {name} cannot be read ({error.strerror})") from None
+            if is_folder:
                 inner.append(name)
-            elif entry.is_file() or not name.lower().endswith(self._suffixes):
+            elif is_file or not name.lower().endswith(self._suffixes):
                 yield name
             else:  # a pipe would be waited for, and a link may lead nowhere
                 raise InputError(f"--dataset {self.path}: {name} is not a regular file")

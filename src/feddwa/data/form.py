@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from feddwa.data import arrays, columns, hub, tables
-from feddwa.data.columns import Column
+from feddwa.data.columns import Column, Rows
 from feddwa.data.files import Folder
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.data.labels import numbered
@@ -24,6 +24,7 @@ class NewSamples(NamedTuple):
     x: np.ndarray  # (n, *shape), as Dataset.x: not standardised
     y: np.ndarray | None  # (n,) int64 class numbers, or float32 targets; None where the files have no labels
     names: tuple[str, ...]  # of rows ("row 1") or files
+    notes: tuple[str, ...] = ()  # what was done to them, in words
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,20 @@ class InputForm:
 
     def _read_table(self, path: Path) -> NewSamples:
         parts = self.parts(path)
-        x, y, names = [], [], []
+        x, y, names, notes = [], [], [], list[str]()
         for part in parts:
             x.append(columns.encode(part, self.columns, self.shape, self.resize))
             if self.label is not None and self.label in part.table.column_names:
                 known = part.class_names.get(self.label, ())
                 y.append(tables.names_column(part.where, part.table[self.label], self.label, known))
+            if self.columns[0].kind != "image":
+                notes += columns.changes(Rows([part]), self.columns, np.arange(part.table.num_rows))
             place = Path(part.where).name
             names += [f"{place} row {row + 1}" for row in range(part.table.num_rows)]
         if y and len(y) < len(parts):
             raise InputError(f"{path}: some of its files have the column {self.label!r}, others do not")
         labels = self._numbers(path, tables.texts(np.concatenate(y))) if y else None
-        return NewSamples(np.concatenate(x), labels, tuple(names))
+        return NewSamples(np.concatenate(x), labels, tuple(names), tuple(notes))
 
     def parts(self, path: Path) -> list[Part]:
         """The tables in a file or folder."""
@@ -100,7 +103,9 @@ class InputForm:
         x = decode(images, len(files), self.shape, resize=self.resize, upright=True)
         classes = [Path(file).parent.name for file in files]
         known = all(name in self.class_names for name in classes)
-        return NewSamples(x, self._numbers(path, np.array(classes)) if known else None, tuple(files))
+        notes = folder.passed_over(files) if path.is_dir() else []
+        y = self._numbers(path, np.array(classes)) if known else None
+        return NewSamples(x, y, tuple(files), tuple(notes))
 
     def _read_arrays(self, path: Path) -> NewSamples:
         content = arrays.read_npz(path)

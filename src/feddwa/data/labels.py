@@ -1,6 +1,7 @@
 """Labels and owners as they stand in files, made into numbers with names."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from feddwa.errors import InputError
 
 # What pandas, R and spreadsheets write for a value that is not there.
 MISSING = ("", "#N/A", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
+SHOWN = 3  # names in a note; of more, how many there are
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # as Python prints a 64-bit integer; "01" is a name, not the number 1
 _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
@@ -92,6 +94,12 @@ def refuse_missing(where: str, what: str, values: np.ndarray) -> None:
         infinite = values.dtype.kind == "f" and bool(np.isinf(values[row]).any())
         found = f"{'an infinite' if infinite else 'no'} {what}"
         raise InputError(f"{where}: row {row + 1} has {found}; fill it in, or leave the row out")
+
+
+def in_words(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def short(name: str, most: int = 24) -> str:

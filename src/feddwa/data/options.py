@@ -59,6 +59,10 @@ class DataOptions:
         for name in ("min_samples", "max_categories"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        for name in ("label", "client", "test_column", "time_column", "drop"):
+            value = getattr(self, name)
+            empty = value is not None and not value.strip(", ")
+            require(not empty, f"--{name.replace('_', '-')}", value, "the name of a column")
         if self.small_clients is not None and self.min_samples is None:
             raise InputError("--small-clients: says what becomes of clients below --min-samples, which is not given")
         if self.split == "random" and self.time_column is not None:

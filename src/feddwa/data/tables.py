@@ -135,6 +135,8 @@ def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
         raise InputError(f"{file}: no rows")
     between = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=_QUOTED.sub("", header).count)
     names = next(csv.reader([header.rstrip("\r")], delimiter=between), [])
+    if _are_values(names):
+        raise InputError(f"{file}: the first line is {header.strip()[:60]}; it must name the columns")
     kinds = {name: pa.string() for name in names if name.strip() in text}
     return pa.csv.read_csv(
         pa.BufferReader(data),
@@ -142,6 +144,15 @@ def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
         pa.csv.ParseOptions(delimiter=between),
         pa.csv.ConvertOptions(column_types=kinds),
     )
+
+
+def _are_values(names: Sequence[str]) -> bool:
+    """Whether a header is a row of numbers; 0, 1, 2, ... are names that pandas gives."""
+    try:
+        values = [float(name) for name in names]
+    except ValueError:
+        return False
+    return len(values) > 0 and values != list(range(len(values)))
 
 
 def names_column(where: str, column: pa.ChunkedArray, name: str, names: Sequence[str] = ()) -> np.ndarray:
@@ -208,8 +219,6 @@ def pick(file: object, columns: Sequence[str], wanted: Sequence[str], what: str,
     for name in wanted:
         if name in columns:
             return name
-    numbers = columns and all(re.fullmatch(r"-?[\d.]+", name) for name in columns)
-    hint = "; its first line must name the columns" if numbers else hint
     raise InputError(
         f"{file}: no {what} column; looked for {' or '.join(map(repr, wanted))}, the file has "
         f"{', '.join(columns)}{hint}"

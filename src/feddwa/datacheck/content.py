@@ -114,7 +114,8 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
     if len(dataset.shape) == 1 and len(rows) >= ENOUGH:
         raw = dataset.x[rows]  # (samples, k)
         yield from _numbering(raw, [name for name in names if name not in rising], names)
-        yield from _telling(raw, dataset.y[rows] if dataset.classes and dataset.y.ndim == 1 else None, names)
+        if dataset.classes and dataset.y.ndim == 1:
+            yield from _telling(raw, dataset.y[rows], names)
     kept = np.setdiff1d(np.flatnonzero(~coded), constant)
     large = kept[np.maximum(abs(mean[kept]), spread[kept]) > SCALE]
     unlike = len(kept) > 1 and spread[kept].max() > RATIO * spread[kept].min()
@@ -135,7 +136,7 @@ def features(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
 
 def _numbering(raw: np.ndarray, among: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
     """Columns with another whole number in every row. raw: (samples, k)."""
-    whole = [i for i in np.flatnonzero((raw == np.rint(raw)).all(0)) if names[i] in among]
+    whole = [i for i in np.flatnonzero((raw == np.rint(raw)).all(0)).tolist() if names[i] in among]
     found = [names[i] for i in whole if len(np.unique(raw[:, i])) == len(raw)]
     if found:
         yield Finding(
@@ -145,11 +146,11 @@ def _numbering(raw: np.ndarray, among: Sequence[str], names: Sequence[str]) -> I
         )
 
 
-def _telling(raw: np.ndarray, y: np.ndarray | None, names: Sequence[str]) -> Iterator[Finding]:
-    """Columns whose value alone tells the class. raw: (samples, k); y: (samples,), None where there are no classes."""
-    classes = 0 if y is None else len(np.unique(y))
+def _telling(raw: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
+    """Columns whose value alone tells the class. raw: (samples, k); y: (samples,) classes."""
+    classes = len(np.unique(y))
     found = []
-    for i in range(raw.shape[1] if y is not None and classes > 1 else 0):
+    for i in range(raw.shape[1] if classes > 1 else 0):
         order = np.lexsort((y, raw[:, i]))
         changes = np.diff(y[order]) != 0
         if changes.sum() == classes - 1 and (np.diff(raw[order, i])[changes] > 0).all():

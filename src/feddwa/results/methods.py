@@ -1,5 +1,6 @@
 """Runs grouped: by setting, and within a setting by method."""
 
+import dataclasses
 import functools
 import itertools
 import warnings
@@ -13,12 +14,14 @@ import numpy as np
 
 from feddwa.algorithms import title_of
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
+from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.plugins import label
 from feddwa.results.measure import Measure
 from feddwa.results.record import Record
 
-SETTING = ("dataset", "partition", "clients")  # what runs in one picture share, besides the partition's options
+# What runs in one picture share, besides the partition's options: data, how they are read, and their division.
+SETTING = ("dataset", *(field.name for field in dataclasses.fields(DataOptions)), "partition", "clients")
 
 
 @dataclass(frozen=True)
@@ -99,19 +102,33 @@ def _over_runs(
 
 
 def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs grouped by their setting (data, partition with its options, number of clients), by its name."""
-    grouped: dict[str, list[Record]] = {}
+    """Runs grouped by their setting (data and how they are read, partition with its options, clients), by its name.
+
+    Settings whose names would be the same, such as two files of one name, have whole paths and all options in them.
+    """
+    grouped: dict[object, list[Record]] = {}
     for record in found:
-        grouped.setdefault(setting_name(record.config), []).append(record)
-    return grouped
+        grouped.setdefault(_setting(record.config), []).append(record)
+    names = Counter(setting_name(own[0].config) for own in grouped.values())
+    return {setting_name(own[0].config, whole=names[setting_name(own[0].config)] > 1): own for own in grouped.values()}
 
 
-def setting_name(config: RunConfig) -> str:
-    """ "digits, dirichlet alpha=0.1, 20 clients": options of the partition where they are not the dataset's usual."""
+def _setting(config: RunConfig) -> tuple[object, ...]:
+    """What runs of one setting have in common."""
+    return *(getattr(config, name) for name in SETTING), *_division(config)
+
+
+def setting_name(config: RunConfig, whole: bool = False) -> str:
+    """ "digits, dirichlet alpha=0.1, 20 clients": options of the partition where they are not the dataset's usual.
+
+    whole: with the path of own data and the options that they are read with.
+    """
     usual = _usual(config.dataset, config.partition)
     options = [entry.partition(".")[2] for entry in _division(config) if entry not in usual]
     partition = " ".join([label(config.partition or ""), *options])
-    return f"{Path(label(config.dataset)).name}, {partition}, {config.clients} clients"
+    data = label(config.dataset) if whole else Path(label(config.dataset)).name
+    how = [f"{name}={value}" for name, value in config.given().items()] if whole else []
+    return f"{' '.join([data, *how])}, {partition}, {config.clients} clients"
 
 
 @functools.lru_cache(maxsize=256)

@@ -116,9 +116,15 @@ def export(trained: TrainedModels, client: str | int, path: Path, form: Format =
     write_whole(path, content)
 
 
-def format_of(form: Format | None, path: Path) -> Format:
-    """The format of a file: the one given, else that of its name, else safetensors; refused where the two differ."""
+def format_of(form: Format | None, path: Path, single: bool = True) -> Format:
+    """The format of a file: the one given, else that of its name, else safetensors; refused where the two differ.
+
+    single: whether the path is that of one file, not of a folder.
+    """
     named = next((each for each, suffix in SUFFIXES.items() if path.suffix == suffix), None)
+    if single and path.suffix and not (form or named):
+        valid = " or ".join(SUFFIXES.values())
+        raise InputError(f"-o {path}: does not say what to write; must end in {valid}, or give --format")
     if form and named and form != named:
         raise InputError(f"-o {path}: is the name of a {named} file, and --format says {form}; leave one of them out")
     return form or named or "safetensors"

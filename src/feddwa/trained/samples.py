@@ -21,6 +21,7 @@ class Samples(NamedTuple):
     y: np.ndarray | None  # (n,) class numbers of the run, or targets; None where the file has none
     names: tuple[str, ...]  # of rows or files
     clients: tuple[str, ...] | None = None  # (n,) whose they are, where the data tell
+    notes: tuple[str, ...] = ()  # what was done to them, in words
 
 
 def read(card: ModelCard, path: Path, column: str = CLIENT) -> Samples:
@@ -37,7 +38,7 @@ def read(card: ModelCard, path: Path, column: str = CLIENT) -> Samples:
         raise InputError("model.json: is damaged: form does not say how files become samples") from None
     found = form.read(path)
     require(len(found.x) > 0, str(path), "no rows", "at least one sample")
-    return Samples(found.x, found.y, found.names, _owners(card, form, path, column, found.names))
+    return Samples(found.x, found.y, found.names, _owners(card, form, path, column, found.names), found.notes)
 
 
 def _owners(

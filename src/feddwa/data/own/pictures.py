@@ -7,8 +7,9 @@ import numpy as np
 
 from feddwa.data import arrays
 from feddwa.data.images import Broken, Decoded, Encoded, HasColour, OtherSize, Tell, decode_into, shape_of
+from feddwa.data.labels import in_words
 from feddwa.data.options import DataOptions
-from feddwa.data.own.plan import Plan, in_words
+from feddwa.data.own.plan import Plan
 from feddwa.errors import InputError, counted
 
 Scratch = Callable[[tuple[int, ...]], np.ndarray]  # shape -> an empty uint8 array, in memory or on disk

@@ -9,10 +9,10 @@ import numpy as np
 from feddwa.data import arrays, labels
 from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.form import InputForm
+from feddwa.data.labels import in_words
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, counted
 
-SHOWN = 3  # names in a note; of more, how many there are
 EVERYBODY = DataOptions()  # options where none are given
 
 
@@ -152,12 +152,6 @@ def _without_small_clients(known: Known, kept: np.ndarray, options: DataOptions)
             f"none to train or test: {told}"
         )
     return kept[~small[owners]], [f"{int(small.sum())} of {len(names)} clients have too few samples, left out: {told}"]
-
-
-def in_words(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def assemble(

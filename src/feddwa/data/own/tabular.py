@@ -12,9 +12,10 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.files import TEST_SPLITS, TRAIN_SPLITS
 from feddwa.data.form import InputForm
 from feddwa.data.images import Tell
+from feddwa.data.labels import in_words
 from feddwa.data.options import CLIENT, LABEL, DataOptions
 from feddwa.data.own.pictures import Scratch, in_memory, read_pictures
-from feddwa.data.own.plan import Known, Plan, in_words, make_plan
+from feddwa.data.own.plan import Known, make_plan
 from feddwa.data.tables import Part
 from feddwa.errors import InputError
 
@@ -210,7 +211,7 @@ class _Table:
             x = arrays.samples(self.name, x, tokens=True)
             if self.options.standardise:
                 raise InputError(f"--standardise: {self.name} has token ids, which are no numbers; leave it out")
-        self._tell_changes(plan, fitted, keep)
+        self.notes += columns.coding(fitted) + columns.changes(self.rows, fitted, plan.rows)
         form = InputForm("table", x.shape[1:], tokens, fitted, self.label, tuple(self.unused))
         standardise = not tokens and self.options.standardise is not False
         return plan.dataset(x, form, standardise, self.notes)
@@ -244,24 +245,3 @@ class _Table:
         if gaps.any():
             self.notes.append(f"{int(gaps.sum()):,} of {len(gaps):,} rows have missing values, left out")
         return ~gaps
-
-    def _tell_changes(self, plan: Plan, fitted: Sequence[Column], keep: np.ndarray | None) -> None:
-        """Note what was filled in, and what test rows have that no training row has."""
-        filled = {column.name: int(tables.missing(self.rows.column(column.name))[plan.rows].sum())
-                  for column in fitted if column.fill is not None} if keep is None else {}  # fmt: skip
-        some = [f"{name!r} ({count:,})" for name, count in filled.items() if count]
-        if some:
-            self.notes.append(f"missing values filled in, in columns {in_words(some)}")
-        coded = [f"{column.name!r} ({in_words(column.categories)})" for column in fitted if column.kind == "category"]
-        if coded:
-            self.notes.append(f"one input for each word in columns {in_words(coded)}")
-        for column in fitted:
-            if column.kind == "category":
-                values = columns.words(self.rows.column(column.name))[plan.rows[plan.train_count :]]
-                new = ~np.isin(values, [*column.categories, ""])
-                if new.any():
-                    first = str(values[int(new.argmax())])
-                    self.notes.append(
-                        f"column {column.name!r}: {int(new.sum())} test rows have a value that no training row has "
-                        f"({first!r}), all of its inputs are 0 there"
-                    )
