@@ -51,7 +51,7 @@ def test_every_method_makes_a_model_for_a_newcomer(algorithm):
     assert all(value.isfinite().all() for value in model.parameters())
     tuned = "fine-tuned" in found.how
     of_the_server = getattr(ALGORITHMS[algorithm], "newcomer", None) is FedAvg.newcomer
-    assert tuned == (not of_the_server and algorithm not in ("clusterfl", "ifca"))
+    assert tuned == (not of_the_server and algorithm not in ("clusterfl", "ifca", "fedem"))
 
 
 def test_feddwa_draws_on_the_clients_that_see_what_the_newcomer_sees():

@@ -9,6 +9,7 @@ from feddwa.config import POLICIES
 from feddwa.engine import Engine, Settings
 from feddwa.errors import InputError
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.conftest import SIZES, conv_net, plain_net, small_data
 
 SCALE, SHIFT = "3.weight", "3.bias"  # of conv_net's BatchNorm
@@ -19,7 +20,7 @@ N = len(SIZES)
 def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> Federation:
     data = small_data(sizes)
     data = algorithm.split(data, np.random.default_rng(0))
-    engine = Engine(network(), data, Settings(1, 10, 0.05), dtype=torch.float64)
+    engine = Engine(network_of(algorithm, network(), 0), data, Settings(1, 10, 0.05), dtype=torch.float64)
     return Federation(algorithm, engine, batchnorm=policy, **options)
 
 
@@ -30,7 +31,7 @@ def federation(algorithm, policy, network=conv_net, sizes=SIZES, **options) -> F
 def test_every_algorithm_runs_under_every_policy_on_both_backends(name, policy):
     results = []
     for options in ({"sequential": True}, {"chunk": 2}):
-        run = federation(ALGORITHMS[name](), policy, sizes=(13, 20, 6, 12), participation=0.75, **options)
+        run = federation(ALGORITHMS[name](), policy, sizes=(13, 20, 3, 10), participation=0.75, **options)
         for _ in range(3):
             run.step()
         results.append(run.personal(run.everybody()))

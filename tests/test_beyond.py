@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from feddwa.algorithms.cosine import similarity_weights
 from feddwa.config import RunConfig
 from feddwa.errors import InputError
+from feddwa.groups import groups
 from feddwa.mixing import mix, mix_groups, parameter_groups
 from feddwa.results.store import Store
 from feddwa_reproduction import grids, page, specs
@@ -89,9 +90,24 @@ def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results(tmp_path
     assert figure.read_bytes() == (ROOT / "docs" / "beyond" / figure.name).read_bytes()
 
 
-def test_the_page_has_every_table():
-    text = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- table: (\S+) -->", text)) == set(specs.beyond())
+def test_two_pages_have_every_table_once():
+    texts = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("beyond.md", "field.md")]
+    found = [name for text in texts for name in re.findall(r"<!-- table: (\S+) -->", text)]
+    assert sorted(found) == sorted(specs.beyond())
+
+
+def test_tables_of_every_method_have_every_method():
+    """On digits FedBN is left out: it would be FedAvg."""
+    named, known = groups()["all"], specs.beyond()
+    rows = {name: [row.method for row in known[name].rows] for name in ("field-cifar10", "field-paper", "field-digits")}
+    assert sorted(rows["field-cifar10"]) == sorted(rows["field-paper"]) == sorted(named)
+    assert sorted([*rows["field-digits"], "fedbn"]) == sorted(named)
+
+
+def test_a_dagger_marks_what_the_paper_does_not_compare():
+    marked = {row.method for row in specs.beyond()["field-cifar10"].rows if row.label.endswith("†")}
+    assert "feddwa_plus" in marked
+    assert marked == set(groups()["all"]) - set(groups()["@paper"])
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from feddwa.results import runs
 from tests.chaos import Zygote
 from tests.conftest import ANYWHERE
 
+pytestmark = pytest.mark.slow
 KILLS = 50
 OPTIONS = ("--clients", "12", "--rounds", "5", "--batch-size", "40", "--device", "cpu")
 VARIANTS = [
@@ -90,7 +91,6 @@ def attempt(zygote, folder: Path, variant, rng: random.Random) -> int:
     return zygote.wait()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_fifty_kills(zygote, references, tmp_path, capsys):
     rng, kills, finished, where = random.Random(5), 0, 0, set()

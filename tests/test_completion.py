@@ -36,7 +36,7 @@ def complete(words, capsys):
     [
         (["feddwa", "rep"], ["report", "reproduce"]),
         (["feddwa", "run", "--al"], ["--algorithm"]),
-        (["feddwa", "run", "--algorithm", "fedd"], ["feddwa", "feddwa_plus", "feddyn"]),
+        (["feddwa", "run", "--algorithm", "feddw"], ["feddwa", "feddwa_plus"]),
         (["feddwa", "compare", "--algorithms", "feddwa", "loc"], ["local"]),
         (["feddwa", "run", "--partition", "dir"], ["dirichlet", "dirichlet-clients"]),
         (["feddwa", "list", "mo"], ["models"]),

@@ -48,7 +48,9 @@ def quick(command: str) -> list[str] | None:
     foreign = "--dataset" in words and words[words.index("--dataset") + 1] != "digits"
     if words[0] not in ("run", "compare", "partition", "list", "report", "figure", "resume") or foreign:
         return None
-    return [*words, "--rounds", "1"] if words[0] in ("run", "compare") else words
+    if words[0] not in ("run", "compare"):
+        return words
+    return [*words, "--rounds", "1", *(() if "--clients" in words else ("--clients", "6"))]
 
 
 def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, capsys):

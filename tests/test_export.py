@@ -20,8 +20,6 @@ from feddwa.trained import export
 from tests.conftest import ANYWHERE
 from tests.test_trained_models import COLOURS, TINY, test_samples
 
-HARD = ("fedrod", "feddwa_plus", "perfedavg")  # whose evaluated models are made of several parts
-
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
@@ -47,7 +45,8 @@ def check(run, client, path):
     assert accuracy == pytest.approx(trained.card.accuracy[client], abs=1e-9)
 
 
-SLOW = [pytest.param(name, marks=[] if name in HARD else [pytest.mark.slow]) for name in ANYWHERE]
+# An evaluated model of FedRoD is made of several parts.
+SLOW = [pytest.param(name, marks=[] if name == "fedrod" else [pytest.mark.slow]) for name in ANYWHERE]
 
 
 @pytest.mark.parametrize("algorithm", ANYWHERE)

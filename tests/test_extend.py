@@ -17,6 +17,7 @@ from feddwa import cli, plugins
 from feddwa.algorithms import ALGORITHMS, Local
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
+from feddwa.results import runs
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 
@@ -62,18 +63,18 @@ def metrics(path):
 
 
 def interrupted(arguments, rounds, out):
-    """A run of which only the first rounds are there, as if it had been killed: its last line is cut off."""
-    code = (
-        "import os, sys; from feddwa import experiment; from feddwa.results import runs\n"
-        "keep = runs.RunDirectory.keep\n"
-        "def stop(self, round, *rest, **more):\n"
-        "    keep(self, round, *rest, **more)\n"
-        f"    if round == {rounds}: os._exit(9)\n"
-        "runs.RunDirectory.keep = stop\n"
-        "from feddwa.cli import main; main(sys.argv[1:])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, "run", *arguments, "--out", str(out)], check=False)
-    assert done.returncode == 9
+    """A run of which only the first rounds are there: somebody has stopped it."""
+    keep = runs.RunDirectory.keep
+
+    def stop(self, round, *rest, **more):
+        keep(self, round, *rest, **more)
+        if round == rounds:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs.RunDirectory, "keep", stop)
+        assert cli.main(["run", *arguments, "--out", str(out)]) == 130
+    assert len(metrics(out)) == rounds
 
 
 @pytest.mark.slow

@@ -123,9 +123,10 @@ def command_line(rng: random.Random, number: int) -> list[str]:
     for word in words:
         line.append(rng.choice(word.choices or PLACES) if rng.random() < 0.8 else rng.choice(TEXTS))
     given = " ".join(line)
-    if name in ("run", "compare", "federate", "doctor", "partition"):
+    if name in ("run", "compare", "tune", "federate", "doctor", "partition"):
         usual = {"dataset": "tiny.npz", "partition": "iid", "clients": "3", "device": "cpu", "out": f"new/{number}"}
         usual |= {"rounds": "1"} if name != "partition" else {"out": f"p{number}.png"}
+        usual |= {"trials": "2", "seeds-final": "0"} if name == "tune" else {}
         line += [f"--{key}={value}" for key, value in usual.items() if f"--{key}" not in given]
     if name == "reproduce":
         line.append("--dry-run")  # what it would train are the paper's experiments

@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import feddwa
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +30,7 @@ def offline(code: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_no_network_at_import_nor_in_a_run(tmp_path):
     run = ["compare", "--clients", "4", "--rounds", "1", "--algorithms", "feddwa", "local", "--out", "runs"]
     code = (

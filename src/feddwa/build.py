@@ -32,7 +32,7 @@ from feddwa.federation import Federation
 from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
 from feddwa.recipe import check_recipe, settings_of
-from feddwa.sides import begin, policy_of, problem_of
+from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -147,7 +147,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The network of a configuration, initialised from its own key."""
+    """The network of a configuration, initialised from its own key, with the layers that its algorithm adds."""
     config = fitted(config, inputs_of(dataset))
     assert config.model is not None
     if config.model in models.MODELS and dataset.classes and dataset.y.ndim > 1:
@@ -157,7 +157,8 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
-        return models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
+        module = models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
+    return network_of(config.make_algorithm(), module, config.seed)
 
 
 def outputs_for(config: RunConfig, dataset: Dataset) -> int:
@@ -216,7 +217,8 @@ def tried(config: RunConfig, engine: Engine) -> Engine:
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
     own = config.model, config.model_arg, config.loss, config.dtype, choose_device(config.device)
-    return *own, digest(frozen(engine.module))
+    algorithm = config.make_algorithm()
+    return *own, digest(frozen(engine.module)), algorithm if adds_layers(algorithm) else None
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:

@@ -150,7 +150,11 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
     def make_algorithm(self) -> "Algorithm":
         """The algorithm with its hyper-parameters."""
         kind: type[Algorithm] = ALGORITHMS.find(self.algorithm)
-        return params.build(kind, self._parameters()[0], f"algorithm {label(self.algorithm)}")
+        return params.build(kind, self.algorithm_parameters(), f"algorithm {label(self.algorithm)}")
+
+    def algorithm_parameters(self) -> dict[str, str]:
+        """The algorithm's hyper-parameters that were given."""
+        return self._parameters()[0]
 
     def partition_parameters(self) -> dict[str, str]:
         """The partition's hyper-parameters that were given."""

@@ -58,7 +58,7 @@ class Federation:
 
     def step(self) -> Round:
         """One round. A client that is absent or refused changes nobody's model; a round without any is a pause."""
-        costs, device = Costs(), self.engine.data.device
+        costs, device = Costs(), None if self.engine.lockstep > 1 else self.engine.data.device
         self.engine.enter(self.round + 1)
         invited, before, evaluated = self._cohort(self.round + 1), self.scores, self.evaluated
         absent = self.faults.absent(self.engine.seed, invited)

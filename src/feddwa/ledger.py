@@ -39,11 +39,15 @@ class Costs:
             _SERVING.reset(token)
 
     @contextmanager
-    def phase(self, name: str, device: torch.device) -> Iterator[None]:
-        """Add the time of the enclosed work to a phase; a GPU is waited for."""
+    def phase(self, name: str, device: torch.device | None) -> Iterator[None]:
+        """Add the time of the enclosed work to a phase.
+
+        device: a GPU is waited for, so that its work counts for this phase; None in lockstep, where its work is for all
+        federations and only their time together says something.
+        """
         start = time.perf_counter()
         yield
-        if device.type == "cuda":
+        if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 

@@ -165,6 +165,7 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if number is None else isinstance(value, number) and not isinstance(value, bool)
 
 
+@functools.cache
 def parts_of(kind: Any) -> tuple[Any, bool, int]:
     """X, whether None is valid, and the largest whole number, of X, `X | None` and either with marks."""
     optional, largest = False, LARGEST

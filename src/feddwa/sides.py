@@ -30,9 +30,11 @@ from feddwa.engine import (
     Trainer,
     evaluate,
     evaluate_one_by_one,
+    keys,
     map_scores,
 )
 from feddwa.engine.evaluate import PARTS, MetricError, score_names, spread, unknown
+from feddwa.engine.features import feature_width
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
 from feddwa.engine.rows import concat, repeat, row, take, take_parts
@@ -47,7 +49,20 @@ def problem_of(engine: Engine) -> Problem:
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
     norms, labels = batchnorm_parameters(engine.module), engine.shared(0, "label counts", data.label_counts)
-    return Problem(initial, len(sizes), sizes, labels, head, engine.seed, batchnorm=norms)
+    width = engine.shared(0, "feature width", partial(feature_width, engine))
+    return Problem(initial, len(sizes), sizes, labels, head, width, engine.seed, batchnorm=norms)
+
+
+def network_of(algorithm: Algorithm, module: nn.Module, seed: int) -> nn.Module:
+    """The network of a run with the layers that its algorithm adds, whose initial values have a key of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.seed_of(keys.key(seed, "added layers")))
+        return algorithm.network(module)
+
+
+def adds_layers(algorithm: Algorithm) -> bool:
+    """Whether models of an algorithm may have other layers than the network of the run."""
+    return type(algorithm).network is not Algorithm.network
 
 
 def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:

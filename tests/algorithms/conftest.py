@@ -11,6 +11,7 @@ from feddwa.data.federated import FederatedData
 from feddwa.engine import Engine, Parts, Settings
 from feddwa.engine.rows import tensors
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.conftest import plain_net, small_data
 
 
@@ -25,7 +26,8 @@ def federation(
 ) -> Federation:
     data = small_data() if data is None else data
     data = algorithm.split(data, np.random.default_rng(1))
-    return Federation(algorithm, Engine(network(), data, Settings(epochs, 10, lr), 0, dtype=dtype), **options)
+    module = network_of(algorithm, network(), 0)
+    return Federation(algorithm, Engine(module, data, Settings(epochs, 10, lr), 0, dtype=dtype), **options)
 
 
 def models(federation: Federation) -> Parts:

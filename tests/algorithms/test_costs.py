@@ -3,7 +3,7 @@
 import math
 import weakref
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -36,15 +36,29 @@ SIZE = PARAMETERS * 8  # bytes of the model in float64
 SHARES = {"body": Fraction(PARAMETERS - 130, PARAMETERS), "batchnorm": Fraction(24, PARAMETERS)}
 
 
-def amount(declared, participants=CLIENTS):
+def amount(declared, participants=CLIENTS, **more):
     """What a class declares, of this federation: a number, or an expression."""
-    names = {"m": participants, "N": CLIENTS, "layers": 3, "classes": 10, "min": min, **SHARES}
+    sizes = {"layers": 3, "classes": 10, "features": 12, "parameters": Fraction(PARAMETERS)}
+    names = {"m": participants, "N": CLIENTS, "min": min, **sizes, **SHARES} | more
     return eval(declared, {"__builtins__": {}}, names) if isinstance(declared, str) else declared
 
 
-def second_round(algorithm, **options):
-    run = federation(algorithm, network, small_data((20,) * CLIENTS), **options)
-    return [run.step() for _ in range(ROUND)][-1]
+def added(kind, features=12):
+    """The variables that are about a method's own layers."""
+    return {"features": features, "added": Fraction(amount(kind.added_numbers, features=features), PARAMETERS)}
+
+
+def costs(algorithm, participants=CLIENTS, hidden=12):
+    """Of the round that the classes speak of."""
+    return _costs(algorithm, participants, hidden)
+
+
+@cache
+def _costs(algorithm, participants, hidden):
+    """The same; several tests ask for the same round."""
+    options = {"participation": participants / CLIENTS}
+    run = federation(algorithm, partial(network, hidden), small_data((20,) * CLIENTS), **options)
+    return [run.step().costs for _ in range(ROUND)][-1]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -59,9 +73,11 @@ def test_every_algorithm_declares_its_costs(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_client_keeps_what_the_class_declares_to_the_number(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
-    kept = {part: stack for part, stack in run.memory.items() if part != "buffers"}
-    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key)
-    declared = PARAMETERS * amount(ALGORITHMS[name].models_kept) + amount(ALGORITHMS[name].numbers_kept)
+    kept = run.memory
+    statistics = sum(value[0].numel() for key, value in tensors(kept) if "running" in key or "num_batches" in key)
+    kind = ALGORITHMS[name]
+    models, numbers = (amount(each, **added(kind)) for each in (kind.models_kept, kind.numbers_kept))
+    declared = PARAMETERS * models + numbers
     assert sum(value[0].numel() for _, value in tensors(kept)) - statistics == declared
 
 
@@ -69,15 +85,20 @@ def test_a_client_keeps_what_the_class_declares_to_the_number(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_traffic_is_what_the_class_declares_to_the_byte(name, participants):
     kind = ALGORITHMS[name]
-    costs = second_round(kind(), participation=participants / CLIENTS).costs
+    found = costs(kind(), participants)
     for way in ("down", "up"):
-        models, numbers = (amount(getattr(kind, f"{what}_{way}"), participants) for what in ("models", "numbers"))
-        assert getattr(costs, f"bytes_{way}") == models * SIZE + numbers * 8
+        models, numbers = (
+            amount(getattr(kind, f"{what}_{way}"), participants, **added(kind)) for what in ("models", "numbers")
+        )
+        assert getattr(found, f"bytes_{way}") == models * SIZE + numbers * 8
 
 
 def test_model_sizes_are_those_of_the_papers_table():
     """Two models, but for the four methods that the paper's table of traffic has with another number."""
-    sizes = {name: amount(kind.models_down) + amount(kind.models_up) for name, kind in ALGORITHMS.items()}
+    sizes = {
+        name: amount(kind.models_down, **added(kind)) + amount(kind.models_up, **added(kind))
+        for name, kind in ALGORITHMS.items()
+    }
     others = {"local": 0, "fedfomo": 6, "l2c": CLIENTS + 1, "feddwa": 3}
     paper = [name for name, kind in ALGORITHMS.items() if "order" in vars(kind)]
     assert {name: sizes[name] for name in paper} == {**dict.fromkeys(paper, 2), **others}
@@ -86,9 +107,9 @@ def test_model_sizes_are_those_of_the_papers_table():
 def test_traffic_where_it_differs():
     """A pull towards u_i brings it down too; guidance that the server can make itself needs no upload; L2C under
     partial participation sends the updates of the previous round's participants."""
-    assert second_round(SFL(reg=0.3)).costs.bytes_down == 2 * SIZE
-    assert second_round(FedDWA(guidance="last")).costs.bytes_up == SIZE
-    partial = second_round(ALGORITHMS["l2c"](), participation=4 / CLIENTS).costs
+    assert costs(SFL(reg=0.3)).bytes_down == 2 * SIZE
+    assert costs(FedDWA(guidance="last")).bytes_up == SIZE
+    partial = costs(ALGORITHMS["l2c"](), 4)
     assert (partial.bytes_down, partial.bytes_up) == (4 * SIZE + 4 * 8, SIZE + CLIENTS * 8)
 
 
@@ -102,12 +123,13 @@ def test_what_replaces_the_guidance_model_is_within_two_percent_of_a_model(algor
     assert 2 <= (summary["bytes_up_per_client_round"] + summary["bytes_down_per_client_round"]) / size <= 2.02
 
 
-@pytest.mark.parametrize("participants", [CLIENTS, 3])
+@pytest.mark.parametrize("participants", [CLIENTS, 4])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_of_the_server_are_those_of_the_products_that_the_class_declares(name, participants):
     """Two for every multiply-add. FedAMP has a message for each of the seven, whoever takes part."""
-    costs = second_round(ALGORITHMS[name](), participation=participants / CLIENTS).costs
-    assert costs.server_flops == 2 * PARAMETERS * amount(ALGORITHMS[name].server_ops, participants)
+    kind = ALGORITHMS[name]
+    server_flops = costs(kind(), participants).server_flops
+    assert server_flops == 2 * PARAMETERS * amount(kind.server_ops, participants, **added(kind))
 
 
 def flops(kind, hidden, evaluating=False):
@@ -119,18 +141,18 @@ def flops(kind, hidden, evaluating=False):
         return kind.evaluation_passes * (forward + backward) + probes + kind.forward_passes * forward
     passes = {
         "passes": forward + backward, "body_passes": forward + backward - head, "probe_passes": forward + head,
-        "head_passes": 2 * head, "forward_passes": forward,
-        "teacher_passes": forward,
+        "feature_passes": forward + body, "head_passes": 2 * head, "forward_passes": forward,
+        "teacher_passes": forward, "statistics_passes": forward + head,
     }  # fmt: skip
-    return sum(getattr(kind, each) * cost for each, cost in passes.items())
+    own = 2 * amount(kind.other_ops, features=hidden, samples=20, steps=2)
+    return sum(getattr(kind, each) * cost for each, cost in passes.items()) + own
 
 
 @pytest.mark.parametrize("hidden", [12, 30])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_of_the_client_are_the_passes_that_the_class_declares(name, hidden):
     """In gradients of the paper's convention: per-FedAvg 2 (FO), pFedMe K = 5, FedDWA 2; 80 % train with validation."""
-    run = federation(ALGORITHMS[name](), partial(network, hidden), small_data((20,) * CLIENTS))
-    measured = [run.step().costs.flops for _ in range(ROUND)][-1]
+    measured = costs(ALGORITHMS[name](), hidden=hidden).flops
     assert measured.tolist() == pytest.approx([flops(ALGORITHMS[name], hidden)] * CLIENTS, rel=1e-12)
 
 
@@ -212,7 +234,12 @@ BAD = [
     ("ditto", "personal_lr", -1), ("apfl", "alpha", 2), ("apfl", "alpha_lr", -1), ("apfl", "adaptive", "x"),
     ("l2gd", "theta", 1.5), ("fedphp", "lam", 2), ("fedphp", "mu", -1), ("fedphp", "horizon", 0),
     ("fedphp", "transfer", "x"), ("fedrep", "head_epochs", -1), ("fedrep", "head_lr", -1),
-    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1),
+    ("fedbabu", "tune_epochs", -1), ("fedbabu", "tune_lr", -1), ("gpfl", "lam", -1), ("gpfl", "mu", -1),
+    ("fedcp", "lam", -1),
+    ("fedas", "align_epochs", -1), ("fedas", "align_lr", -1), ("fedas", "weights", "x"),
+    ("feddbe", "lam", -1), ("feddbe", "mu", 0),
+    ("feddbe", "mu", 1.1), ("fedpac", "lam", -1), ("fedpac", "head_epochs", 0), ("fedpac", "head_lr", -1),
+    ("fedem", "components", 0), ("fedem", "components", 101), ("fedem", "fresh", "x"),
 ]  # fmt: skip
 
 

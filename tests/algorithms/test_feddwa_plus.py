@@ -10,6 +10,7 @@ from feddwa.algorithms.cosine import best_partner, mean_similarity, scale_others
 from feddwa.algorithms.feddwa_plus import HALVES
 from feddwa.algorithms.prior import add_prior
 from feddwa.engine import Trainer, keys
+from feddwa.engine.batches import Batches
 from feddwa.engine.rows import tensors
 from feddwa.mixing import cosines, inner_products, pairwise_cosines
 from tests.algorithms.conftest import federation, models
@@ -183,7 +184,7 @@ def test_the_second_half_draws_the_batches_of_the_published_runs():
     """Its random stream kept the name "validation" that the split once had: renaming it moved no number."""
     run = federation(FedDWAPlus())
     trainer = Trainer(run.engine, torch.arange(run.clients), 3)
-    _, noise = trainer._order("second_half", "train", 1)
+    _, noise = Batches(trainer.engine, trainer.ids, trainer.round).order("second_half", "train", 1)
     key = keys.key(trainer.seed, "train/validation", 3, torch.arange(run.clients), 1)
     assert torch.equal(noise, keys.fold(key, 1))
     assert torch.equal(trainer.sizes("second_half"), run.engine.data.splits["second_half"].sizes)

@@ -12,9 +12,12 @@ from feddwa.algorithms import (
     ClusterFL,
     FedALA,
     FedAvgM,
+    FedDBE,
     FedDWA,
     FedDWAPlus,
+    FedEM,
     FedFomo,
+    FedPAC,
     PerFedAvg,
     PFedGraph,
 )  # fmt: skip
@@ -38,6 +41,9 @@ VARIANTS = {
     "feddwa_plus-tensor": FedDWAPlus(2.0, 0.5, "tensor"),
     "feddwa_plus-model": FedDWAPlus(granularity="model", prior=1.0),
     "scaffold-gradient": SCAFFOLD(option="I"),
+    "feddbe-slow": FedDBE(1.0, 0.3),
+    "fedpac-strong": FedPAC(5.0, 2, 0.03),
+    "fedem-head": FedEM(2, "head"),
     "ifca-head": IFCA(clusters=2, fresh="head"),
     "fedala-all": FedALA(head="all", start_epochs=2, share=0.5),
     "pfedgraph-round": PFedGraph(lam=0.5, since="round"),
@@ -109,6 +115,6 @@ def test_a_parameter_may_be_a_single_number(name):
     run = federation({**DEFAULTS, **VARIANTS}[name], Scaled, small_data(SIZES))
     run.step()
     run.step()
-    model = run.personal(run.everybody())[0]
-    assert model["temperature"].shape == (5,)
-    assert not torch.allclose(model["temperature"], torch.ones(5, dtype=torch.float64))
+    found = [value for name, value in run.personal(run.everybody())[0].items() if name.endswith("temperature")]
+    assert [value.shape for value in found] == [(5,)] * len(found)
+    assert not torch.allclose(found[0], torch.ones(5, dtype=torch.float64))

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from feddwa.algorithms import APFL, L2GD, Ditto, FedAvg, FedBABU, FedPer, FedPHP, FedRep, LGFedAvg, Local
+from feddwa.algorithms import APFL, L2GD, Ditto, FedAvg, FedBABU, FedDBE, FedPer, FedPHP, FedRep, LGFedAvg, Local
 from feddwa.algorithms.apfl import MixtureStep
-from feddwa.algorithms.fedphp import squared_mmd
+from feddwa.algorithms.fedphp import adaptive_mmd
 from feddwa.data.federated import Batch
 from feddwa.engine.network import FunctionalClient
 from feddwa.engine.rows import only
 from feddwa.errors import InputError
+from feddwa.faults import HEALTHY, Faults
 from tests.algorithms.conftest import after, difference, equal, federation, models
 from tests.conftest import conv_net, plain_net, small_data
 
@@ -122,7 +123,7 @@ def test_fedphp_without_teacher_and_past_has_fedavgs_models_after_training():
 def test_features_of_one_model_are_at_no_distance():
     """And nothing pulls: in a client's first pass both models are the same."""
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    distance = squared_mmd(x, x.detach().clone())
+    distance = adaptive_mmd(x, x.detach().clone())
     distance.backward()
     assert abs(float(distance.detach())) < 1e-12
     assert x.grad.abs().max() < 1e-12
@@ -135,3 +136,50 @@ def test_a_network_that_is_its_head_alone_is_refused(algorithm):
 
     with pytest.raises(InputError, match="--param head: got 'last', must be some of the network's"):
         federation(algorithm, linear)
+
+
+def test_feddbe_begins_with_a_round_of_fedavg_even_if_the_first_is_a_pause():
+    begun, fedavg = (run(each, 1) for each in (FedDBE(5.0), FedAvg()))
+    assert equal(shared(begun), shared(fedavg))
+    assert difference(shared(run(FedDBE(0.0), 2)), shared(run(FedAvg(), 2))) > 1e-6
+    paused = run(FedDBE(), 1, faults=Faults.parse("dropout=1.0"))
+    assert not paused.server["start"]["done"]
+    paused.faults = HEALTHY
+    after(paused, 1)
+    assert paused.server["start"]["done"]
+    assert not paused.memory["offset"]["9.weight"].any()
+
+
+def test_zbar_is_the_clients_mean_feature_and_stays():
+    """Of one client, whose one batch has all its samples: the mean over them at the initial model."""
+    made = run(FedDBE(), 1, plain_net, data=small_data((10,)), participation=1.0)
+    model, engine = made.engine.initial()[0], made.engine
+    x = engine.data.batch(engine.data.splits["train"].index[0], torch.float64).x.flatten(1)
+    features = (x @ model["1.weight"].T + model["1.bias"]).relu()
+    torch.testing.assert_close(made.server["common"]["mean"], features.mean(0))
+    after(made, 2)
+    torch.testing.assert_close(made.server["common"]["mean"], features.mean(0))
+
+
+def test_an_offset_is_evaluated_as_a_bias_and_waits_while_its_client_is_absent():
+    made = run(FedDBE(), 2, plain_net)
+    before = made.memory["offset"]["3.weight"]
+    cohort = made.step().cohort.ids.tolist()
+    offsets = made.memory["offset"]["3.weight"]  # (8, 12)
+    waited = [i for i in range(8) if i not in cohort]
+    assert torch.equal(offsets[waited], before[waited])
+    assert all(offsets[i].any() for i in cohort)
+    model, found = made.server["model"], models(made)["model"]
+    x = torch.randn(3, 64, dtype=torch.float64)
+    features = (x @ model["1.weight"].T + model["1.bias"]).relu()
+    for i, offset in enumerate(offsets):
+        expected = (features + offset) @ model["3.weight"].T + model["3.bias"]
+        torch.testing.assert_close(features @ found["3.weight"][i].T + found["3.bias"][i], expected)
+
+
+def test_feddbe_refuses_a_head_without_a_bias():
+    def unbiased():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 9), torch.nn.Linear(9, 10, bias=False))
+
+    with pytest.raises(InputError, match="algorithm feddbe: needs a network whose last linear layer has a bias"):
+        federation(FedDBE(), unbiased)

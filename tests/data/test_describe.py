@@ -169,6 +169,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_write_the_same_entry_at_once(own_cache):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER], **pipes) for _ in range(2)]

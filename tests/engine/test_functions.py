@@ -203,6 +203,21 @@ def test_attention_drops_weights_at_the_rate_that_is_asked_for():
     assert torch.allclose(ones[ones > 0], torch.tensor(1 / 16 / 0.7))
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax_by_client(hard):
+    compare(Of(lambda x: F.gumbel_softmax(x, 0.7, hard, dim=1)), (4, 3, 5))
+
+
+def test_gumbel_softmax_chooses_as_often_as_the_softmax_says():
+    logits = torch.tensor([0.3, -1.0, 1.2])
+    with KeyedFunctions(keys.key(0, "noise")):
+        hard = F.gumbel_softmax(logits.expand(40_000, 3), hard=True)
+        soft = F.gumbel_softmax(logits.expand(40_000, 3).double(), tau=0.01)
+    assert hard.sum(1).unique().tolist() == [1]
+    assert (hard.mean(0) - logits.softmax(0)).abs().max() < 0.01
+    assert (soft.mean(0) - logits.softmax(0)).abs().max() < 0.01
+
+
 @pytest.mark.parametrize("function", [F.alpha_dropout, F.feature_alpha_dropout])
 def test_alpha_dropout_keeps_mean_and_variance(function):
     x = torch.randn(200, 300, 4, generator=torch.Generator().manual_seed(0))

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from networks import NETWORKS, make  # noqa: E402
 
 sys.path.pop(0)
+LONG = ("gru", "transformer", "mobilenetv3", "bert")  # others with such layers are tested by `make test` too
 SIZES = (11, 6, 5)  # batches of six: a full and a short one, a full one, a short one
 
 
@@ -59,7 +60,9 @@ def error(left, right) -> float:
     )
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NETWORKS]
+)
 def test_a_stack_is_the_plain_loop_and_every_operation_is_mapped(name):
     """Also evaluation. torch warns where it has no batching rule, and would loop over clients."""
     engine = engine_of(name)
@@ -75,7 +78,7 @@ def test_a_stack_is_the_plain_loop_and_every_operation_is_mapped(name):
     assert torch.allclose(scores.loss, expected.loss, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "transformer", "mobilenetv3", "bert"])
+@pytest.mark.parametrize("name", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
 def test_recorded_steps_are_the_eager_ones(name, monkeypatch):
     eager = train(engine_of(name), Trainer, rounds=1)
     for home in (record, program):

@@ -11,8 +11,10 @@ from feddwa.engine.engine import Epoch, Schedule
 from feddwa.engine.fast.lockstep import lockstep_engines, run_in_lockstep, stacked_engine
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import SGD, Adam
+from feddwa.engine.rows import repeat
 from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.algorithms.conftest import after, equal
 from tests.conftest import conv_net, plain_net, small_data
 from tests.engine.test_optimizers import SIZES, method, same
@@ -36,9 +38,13 @@ def lifting(engine):
     return engine
 
 
+LATER = ("apfl", "fedala", "fedas", "fedcp", "fedphp", "gpfl", "pfedgraph", "scaffold")
+
+
 def engine_of(algorithm, lr, optimizer, seed=0, network=plain_net, dtype=torch.float64):
     data = algorithm.split(small_data(SIZES, seed), np.random.default_rng(1))
-    return Engine(network(), data, Settings(1, 10, lr, optimizer), seed, dtype=dtype)
+    module = network_of(algorithm, network(), seed)
+    return Engine(module, data, Settings(1, 10, lr, optimizer), seed, dtype=dtype)
 
 
 @pytest.mark.parametrize("optimizer", [SGD(), SGD(0.9, True, 0.01, clip=0.5), Adam(weight_decay=0.1, decoupled=True)])
@@ -46,7 +52,7 @@ def engine_of(algorithm, lr, optimizer, seed=0, network=plain_net, dtype=torch.f
     "name",
     [
         *("fedavg", "fedprox", "pfedme", "perfedavg", "fedrod"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("apfl", "fedala", "fedphp", "pfedgraph", "scaffold")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in LATER),
     ],
 )
 def test_lifted_numbers_compute_the_same(name, optimizer):
@@ -121,6 +127,6 @@ def test_numbers_do_not_change_what_a_step_costs():
     engine = engine_of(FedAvg(), 0.1, SGD())
     model, buffers = engine.initial()
     for rate in (0.1, 0.2):
-        cost = engine.step_flops(SGDStep(rate), {"model": model, "buffers": buffers}, {}, 10)
+        cost = engine.step_flops(SGDStep(rate), {"model": repeat(model, 1), "buffers": repeat(buffers, 1)}, {}, 10)
     assert cost == next(iter(engine.flops.values()))
     assert len(engine.flops) == 1

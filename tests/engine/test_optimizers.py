@@ -1,5 +1,7 @@
 """Optimisers: torch's arithmetic in every algorithm, and a state that stays with its model."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from feddwa.engine.optimizers import PLAIN, SGD, Adam
 from feddwa.engine.rows import repeat, tensors
 from feddwa.errors import InputError
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.algorithms.conftest import after
 from tests.conftest import conv_net, map_state, plain_net, small_data
 
@@ -43,7 +46,8 @@ def method(name, optimizer):
 
 def federation(algorithm, optimizer=PLAIN, keep=False, dtype=torch.float64, **options):
     data = algorithm.split(small_data(SIZES), np.random.default_rng(1))
-    engine = Engine(network(algorithm), data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
+    module = network_of(algorithm, network(algorithm), 0)
+    engine = Engine(module, data, Settings(1, 10, 0.05, optimizer, keep), 0, dtype=dtype)
     return Federation(algorithm, engine, **{"participation": 0.6, **options})
 
 
@@ -77,7 +81,7 @@ def test_a_round_is_a_loop_with_torchs_optimiser(name, trainer):
             torch.testing.assert_close(found[key][client], value.detach(), rtol=1e-9, atol=1e-9)
 
 
-QUICK = ("feddwa", "fedrod", "pfedme", "perfedavg", "fedprox", "feddwa_plus")
+QUICK = ("feddwa", "fedrod", "pfedme")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,8 @@ def test_both_backends_agree_and_keep_the_same_states(name, optimizer):
     own, keep = OPTIMIZERS[optimizer], name != "fednova"  # which knows what a gradient adds where a state begins anew
     if not keep and isinstance(own, Adam):
         return
+    if name == "fedcp" and isinstance(own, Adam):  # as long as both heads are equal its gate's gradient is rounding
+        own = dataclasses.replace(own, eps=1e-3)  # errors, of which Adam would make steps
     runs = [federation(method(name, own), own, keep, sequential=way) for way in (False, True)]
     same(*(after(run, 2) for run in runs))
     same(*(run.memory for run in runs))
@@ -136,17 +142,22 @@ def started(settings):
     return Trainer(engine, torch.arange(len(SIZES)), 1), model, {"buffers": buffers}
 
 
-def test_a_look_ahead_goes_on_with_the_state_of_its_model_and_another_model_starts_anew():
+def test_a_continued_training_goes_on_with_the_state_and_another_starts_anew():
     settings = Settings(1, 10, 0.05, SGD(0.9))
     trainer, model, memory = started(settings)
     local, _ = trainer.sgd(model, memory)
-    ahead, _ = trainer.sgd(local, memory, purpose="guidance")
-    copy = {name: value.clone() for name, value in local.items()}  # equal, but not what was trained
-    anew, _ = trainer.sgd(copy, memory, purpose="guidance")
-    fresh, _ = started(settings)[0].sgd(copy, memory, purpose="guidance")
+    ahead, _ = trainer.sgd(local, memory, purpose="guidance", continued=True)
+    anew, _ = trainer.sgd(local, memory, purpose="guidance")
+    fresh, _ = started(settings)[0].sgd(local, memory, purpose="guidance")
     same({"model": anew}, {"model": fresh})
     with pytest.raises(AssertionError):
         same({"model": ahead}, {"model": anew})
+
+
+def test_nothing_continues_what_was_not_trained():
+    trainer, model, memory = started(Settings(1, 10, 0.05, SGD(0.9)))
+    with pytest.raises(InputError, match=r"continued: got 'model', must be a model that was trained before"):
+        trainer.sgd(model, memory, continued=True)
 
 
 def test_two_models_of_a_client_must_have_names_of_their_own():

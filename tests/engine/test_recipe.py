@@ -19,6 +19,7 @@ from feddwa.engine.rate_schedule import RateSchedule
 from feddwa.engine.rows import repeat
 from feddwa.errors import InputError
 from feddwa.federation import Federation
+from feddwa.sides import network_of
 from tests.algorithms.conftest import after
 from tests.conftest import plain_net, small_data
 from tests.engine.test_optimizers import SIZES, method, network, same
@@ -63,7 +64,7 @@ RECIPES = {
     "whole": {"drop_last": True},
     "images": {"augment": ("flip", "crop", "cutout"), "local_steps": 3},
 }
-QUICK = ("feddwa", "perfedavg", "fedrod", "feddwa_plus")
+QUICK = ("feddwa", "fedrod")
 
 
 def federation(algorithm, recipe, sequential=False, **options):
@@ -71,7 +72,8 @@ def federation(algorithm, recipe, sequential=False, **options):
     width = 4 if recipe.get("drop_last") else 10
     data = algorithm.split(small_data(sizes), np.random.default_rng(1))
     settings = Settings(1, width, 0.05, **recipe)
-    engine = Engine(network(algorithm), data, settings, 0, dtype=torch.float64)
+    module = network_of(algorithm, network(algorithm), 0)
+    engine = Engine(module, data, settings, 0, dtype=torch.float64)
     return Federation(algorithm, engine, sequential=sequential, **{"participation": 0.6, **options})
 
 

@@ -22,13 +22,14 @@ pytestmark = [
 ]
 PARITY = ("feddwa", "fedavg", "pfedme", "fedrod")
 CLIENTS = 6
+PAUSE = 5.0  # seconds before a node is started again: the SuperLink refuses it for up to a minute
 
 
-@pytest.fixture
-def federation(request, tmp_path):
-    """Of as many nodes as the test says, with a SuperLink that remembers if it says so."""
-    nodes, database = request.param
-    with LocalFederation(tmp_path / "try", nodes, {"memory": str(tmp_path / "memory")}, database=database) as running:
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Of two nodes, with a SuperLink that remembers. All tests have it: starting one costs ten seconds of work."""
+    folder = tmp_path_factory.mktemp("federation")
+    with LocalFederation(folder / "try", 2, {"memory": str(folder / "memory")}, database=True) as running:
         yield running
 
 
@@ -66,7 +67,6 @@ def memory_of(federation, out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("federation", [(3, False)], indirect=True, ids=["three-nodes"])
 def test_four_algorithms_over_tls_are_the_simulators(federation, tmp_path):
     """All at once: the nodes take the messages of four runs in turn."""
     runs = {name: submit(federation, name, name, rounds=2) for name in PARITY}
@@ -103,7 +103,6 @@ def command_of(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("federation", [(2, True)], indirect=True, ids=["two-nodes"])
 def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(federation):
     uninvited = {"stranger": "unknown.key", "nobody": None}
     for name, key in uninvited.items():
@@ -119,8 +118,9 @@ def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(fede
     assert list((memory_of(federation, out) / "000003").glob("round-*"))  # what it remembers has outlived it
 
     def nurse():
-        """As an operating system's service manager does: start it again until it stays."""
+        """As an operating system's service manager does: start it again, now and then, until it stays."""
         if "node-1" in federation.processes.ended():
+            time.sleep(PAUSE)
             federation.start_node(1)
 
     nurse()

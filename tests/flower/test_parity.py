@@ -66,7 +66,7 @@ def same_models(models, reference, error=1e-5):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ANYWHERE)
 def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
-    options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3}
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "seed": 3, "batch_size": 40}
     lines, models, _ = federated(tmp_path, 3, **options)
     reference = run(**options, out=str(tmp_path / "simulated"))
     same_lines(lines, reference.metrics)

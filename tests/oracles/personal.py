@@ -3,6 +3,8 @@
 As in `reference.py`, whose network and gradients these use, nothing here knows torch or the library.
 """
 
+import itertools
+
 import numpy as np
 
 from tests.oracles.reference import Round, batches, forward, grad, head_slice, sgd, unpack, weighted_mean
@@ -145,3 +147,99 @@ def fedbabu(task, tune_epochs, tune_lr=None):
         w, weights = weighted_mean(task, cohort, trained)
         tuned = [sgd(task, w, i, rnd + 1, purpose="tune", epochs=tune_epochs, lr=tune_lr) for i in range(task.n)]
         yield Round(tuned, trained, weights)
+
+
+def feddbe(task, lam, mu):
+    w, offset = task.initial, [np.zeros(task.hidden)] * task.n
+    common = None
+
+    def with_offset(v, i):
+        found = v.copy()
+        found[len(v) - task.classes :] += unpack(task, v)[2] @ offset[i]
+        return found
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained, means = [], []
+        for i in cohort:
+            v, r = w, np.zeros(task.hidden)
+            for rows in batches(task, i, rnd):
+                w2, m = unpack(task, v)[2], offset[i]
+                z, _, p = forward(task, v, rows, shift=w2 @ m)
+                r = (1 - mu) * r + mu * z.mean(0)
+                error = p.copy()
+                error[np.arange(len(rows)), task.y[rows]] -= 1
+                error /= len(rows)
+                pull = 0.0 if common is None else lam * (r - common) * mu / len(rows)
+                back = (error @ w2 + pull) * (1 - z**2)
+                parts = [(back.T @ task.x[rows]).ravel(), back.sum(0), (error.T @ (z + m)).ravel(), error.sum(0)]
+                v = v - task.lr * np.concatenate(parts)
+                if common is not None:
+                    offset[i] = m - task.lr * error.sum(0) @ w2
+            trained.append(v)
+            means.append(r)
+        w, weights = weighted_mean(task, cohort, trained)
+        tested = [with_offset(v, i) for v, i in zip(trained, cohort, strict=True)]
+        if common is None:
+            common = weights[0] @ np.array(means)
+        yield Round([with_offset(w, i) for i in range(task.n)], tested, weights)
+
+
+def on_simplex(form):
+    """argmin over the simplex of a^T Q a, by trying every set of positive entries."""
+    best, found, n = np.inf, None, len(form)
+    for size in range(1, n + 1):
+        for chosen in map(list, itertools.combinations(range(n), size)):
+            x = np.linalg.solve(form[np.ix_(chosen, chosen)], np.ones(size))  # Q a is the same number in all of them
+            a = np.zeros(n)
+            a[chosen] = x / x.sum()
+            if (a >= 0).all() and a @ form @ a < best:
+                best, found = a @ form @ a, a
+    return found
+
+
+def fedpac(task, lam, head_epochs, head_lr):
+    head, classes = head_mask(task), range(task.classes)
+    phi, theta, common = task.initial, [task.initial] * task.n, {}
+
+    def features(v, i):
+        """Class -> features of client i's samples of it."""
+        rows = task.rows["train"][i]
+        z = forward(task, v, rows)[0]
+        return {c: z[task.y[rows] == c] for c in classes if (task.y[rows] == c).any()}
+
+    def aligned(v, rows, target):
+        z = forward(task, v, rows)[0]
+        pull = 2 * lam * (z - np.array([target[y] for y in task.y[rows]])) / z.size
+        back = pull * (1 - z**2)
+        zeros = np.zeros(task.classes * (task.hidden + 1))
+        return grad(task, v, rows) + np.concatenate([(back.T @ task.x[rows]).ravel(), back.sum(0), zeros])
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained, means, variances, found = [], [], [], []
+        for i in cohort:
+            v, n = np.where(head, theta[i], phi), task.sizes[i]
+            of = features(v, i)
+            samples = [np.outer(np.eye(task.classes)[c], z) for c, own in of.items() for z in own]
+            means.append(sum(samples) / n)
+            variances.append(sum(np.sum((h - means[-1]) ** 2) for h in samples) / n / n)
+            v = moved(task, v, i, rnd, head, "head", head_epochs, head_lr)
+            target = {c: common.get(c, own.mean(0)) for c, own in of.items()}
+            for rows in batches(task, i, rnd):
+                slope = aligned(v, rows, target) if common else grad(task, v, rows)
+                v = v - task.lr * ~head * slope
+            trained.append(v)
+            found.append(features(v, i))
+        phi, _ = weighted_mean(task, cohort, trained)
+        for c in classes:
+            own = [of[c] for of in found if c in of]
+            if own:
+                common[c] = np.concatenate(own).mean(0)
+        weights = []
+        for h in means:
+            far = np.array([(other - h).ravel() for other in means])
+            a = on_simplex(far @ far.T + np.diag(variances))
+            a[a < 1e-3] = 0
+            weights.append(a / a.sum())
+        for i, a in zip(cohort, weights, strict=True):
+            theta[i] = sum(share * v for share, v in zip(a, trained, strict=True))
+        yield Round([np.where(head, own, phi) for own in theta], trained, np.array(weights))

@@ -5,7 +5,8 @@ softmax cross-entropy, with gradients written by hand. Everything random (batch 
 in as plain arrays. Every algorithm is a generator that yields, after each round, a `Round`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ class Task:
     lr: float
     batch: int
     epochs: int
+    noise: dict[tuple[int, int, int, int], np.ndarray] = field(
+        default_factory=dict
+    )  # FedCP's: round, client, epoch, step
 
     @property
     def n(self) -> int:
@@ -40,6 +44,7 @@ class Round(NamedTuple):
     personal: list[np.ndarray]  # what everybody would be tested with now
     trained: list[np.ndarray]  # what the cohort was tested with after training
     weights: np.ndarray  # (m, m)
+    loss: Callable[..., float] | None = None  # (task, model, rows) of another network than the one above
 
 
 def unpack(task, v):

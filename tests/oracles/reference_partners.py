@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from tests.oracles.reference import Round, batches, grad, head_slice, loss, sgd, weighted_mean
+from tests.oracles.reference import Round, batches, forward, grad, head_slice, loss, sgd, weighted_mean
 
 
 def quadratic_programme(alpha, cosines, shares):
@@ -99,3 +99,37 @@ def fedala(task, blend_lr, share, start_epochs, layers):
             own[i], count[i] = v, count[i] + 1
         w, weights = weighted_mean(task, cohort, trained)
         yield Round([start(i, rnd + 1)[0] for i in range(task.n)], trained, weights)
+
+
+def fedem(task, components):
+    """A model is its components one after another; behind them in what is evaluated, the client's shares."""
+    theta, shares = np.split(task.initial, components), [np.full(components, 1 / components)] * task.n
+
+    def chances(models, pi, rows):
+        """(M, n) of the right classes, times shares."""
+        found = [forward(task, v, rows)[2][np.arange(len(rows)), task.y[rows]] for v in models]
+        return pi[:, None] * np.array(found)
+
+    def mixed(task, v, rows):
+        *models, pi = np.split(v, np.arange(1, components + 1) * len(theta[0]))
+        return -np.mean(np.log(chances(models, pi, rows).sum(0)))
+
+    def weighted(v, rows, q):
+        """The gradient of (1 / B) sum_s q_s loss(v; s), sample by sample."""
+        return sum(share * grad(task, v, rows[s : s + 1]) for s, share in enumerate(q)) / len(rows)
+
+    for rnd, cohort in enumerate(task.cohorts, 1):
+        trained = []
+        for i in cohort:
+            rows = task.rows["train"][i]
+            q = chances(theta, shares[i], rows)
+            q = dict(zip(rows.tolist(), (q / q.sum(0)).T, strict=True))  # sample -> (M,)
+            shares[i] = np.mean(list(q.values()), 0)
+            own = list(theta)
+            for batch in batches(task, i, rnd):
+                own = [v - task.lr * weighted(v, batch, [q[s][m] for s in batch.tolist()]) for m, v in enumerate(own)]
+            trained.append(own)
+        theta = [weighted_mean(task, cohort, [own[m] for own in trained])[0] for m in range(components)]
+        weights = weighted_mean(task, cohort, [own[0] for own in trained])[1]
+        tested = [np.concatenate([*own, shares[i]]) for i, own in zip(cohort, trained, strict=True)]
+        yield Round([np.concatenate([*theta, pi]) for pi in shares], tested, weights, mixed)

@@ -15,6 +15,7 @@ from torch import nn
 from feddwa.algorithms import (
     ALGORITHMS,
     APFL,
+    GPFL,
     IFCA,
     L2C,
     L2GD,
@@ -26,16 +27,21 @@ from feddwa.algorithms import (
     FedAdam,
     FedALA,
     FedAMP,
+    FedAS,
     FedAvg,
     FedAvgFT,
     FedAvgM,
     FedBABU,
     FedBN,
+    FedCP,
+    FedDBE,
     FedDWA,
     FedDWAPlus,
     FedDyn,
+    FedEM,
     FedFomo,
     FedNova,
+    FedPAC,
     FedPer,
     FedPHP,
     FedProx,
@@ -51,14 +57,15 @@ from feddwa.algorithms import (
 from feddwa.data.dataset import Dataset
 from feddwa.data.federated import federate
 from feddwa.data.partition import Partition
-from feddwa.engine import Engine, Settings, Trainer, keys
+from feddwa.engine import Engine, Settings, keys
+from feddwa.engine.batches import Batches
 from feddwa.federation import Federation
 from feddwa.models import Network
-from tests.oracles import personal, reference, reference_global, reference_partners
+from feddwa.sides import adds_layers, network_of
+from tests.oracles import personal, reference, reference_global, reference_heads, reference_partners
 
 SIZES, TESTS, INPUTS, HIDDEN, CLASSES = (14, 25, 11, 18, 9, 21, 16), 6, 5, 4, 6
 LR, BATCH, EPOCHS, ROUNDS, SEED = 0.3, 4, 2, 3, 3
-EPOCHS_DRAWN = 11  # of FedALA, which has the most
 
 CASES = {
     "local": (Local(), reference.local, {}),
@@ -174,6 +181,24 @@ CASES = {
         FedALA(3.0, 0.5, 2, "all"), reference_partners.fedala,
         {"blend_lr": 3.0, "share": 0.5, "start_epochs": 2, "layers": "all"},
     ),
+    "fedas": (
+        FedAS(), reference_heads.fedas, {"align_epochs": 1, "align_lr": 0.01, "by_fisher": True},
+    ),
+    "fedas-far": (FedAS(2, 0.7), reference_heads.fedas, {"align_epochs": 2, "align_lr": 0.7, "by_fisher": True}),
+    "fedas-size": (
+        FedAS(align_lr=0.3, weights="size"), reference_heads.fedas,
+        {"align_epochs": 1, "align_lr": 0.3, "by_fisher": False},
+    ),
+    "fedcp": (FedCP(), reference_heads.fedcp, {"lam": 5.0}),
+    "fedcp-free": (FedCP(lam=0.0), reference_heads.fedcp, {"lam": 0.0}),
+    "gpfl": (GPFL(), reference_heads.gpfl, {"lam": 0.01, "mu": 0.1}),
+    "gpfl-strong": (GPFL(lam=0.5, mu=0.0), reference_heads.gpfl, {"lam": 0.5, "mu": 0.0}),
+    "feddbe": (FedDBE(), personal.feddbe, {"lam": 0.1, "mu": 1.0}),
+    "feddbe-slow": (FedDBE(2.0, 0.3), personal.feddbe, {"lam": 2.0, "mu": 0.3}),
+    "fedpac": (FedPAC(), personal.fedpac, {"lam": 1.0, "head_epochs": 1, "head_lr": 0.1}),
+    "fedpac-strong": (FedPAC(9.0, 2, 0.3), personal.fedpac, {"lam": 9.0, "head_epochs": 2, "head_lr": 0.3}),
+    "fedem": (FedEM(), reference_partners.fedem, {"components": 3}),
+    "fedem-2": (FedEM(2), reference_partners.fedem, {"components": 2}),
     "scaffold": (SCAFFOLD(), reference_global.scaffold, {"server_lr": 1.0, "option": "II"}),
     "scaffold-gradient": (
         SCAFFOLD(server_lr=0.6, option="I"), reference_global.scaffold, {"server_lr": 0.6, "option": "I"},
@@ -213,7 +238,8 @@ def make_federation(algorithm, clients, participation):
     data = algorithm.split(data, np.random.default_rng(1))
     torch.manual_seed(0)
     body = nn.Sequential(OrderedDict(flatten=nn.Flatten(), fc=nn.Linear(INPUTS, HIDDEN), tanh=nn.Tanh()))
-    engine = Engine(Network(body, HIDDEN, CLASSES), data, Settings(EPOCHS, BATCH, LR), SEED, dtype=torch.float64)
+    module = network_of(algorithm, Network(body, HIDDEN, CLASSES), SEED)
+    engine = Engine(module, data, Settings(EPOCHS, BATCH, LR), SEED, dtype=torch.float64)
     return Federation(algorithm, engine, participation)
 
 
@@ -221,36 +247,48 @@ def flat(model, row):
     return torch.cat([value[row].flatten() for value in model.values()]).numpy()
 
 
+class Drawn(dict):
+    """Arrays that are drawn when the reference first asks for them; most references ask for few."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __missing__(self, wanted):
+        self.update(self.draw(*wanted))
+        return self[wanted]
+
+
 def record(federation):
     """Everything that the reference needs, as plain arrays."""
     engine, clients = federation.engine, range(federation.clients)
-    data, rounds = engine.data, range(1, ROUNDS + 2)
-    orders, draws = {}, {}
-    for purpose, split in [
-        ("train", "train"),
-        ("guidance", "train"),
-        ("adapt", "train"),
-        ("head", "train"),
-        ("tune", "train"),
-        ("mixing", "validation"),
-        ("train", "second_half"),
-        ("ala", "train"),
-    ]:
-        for rnd in rounds:
-            for epoch in range(EPOCHS_DRAWN if split in data.splits else 0):
-                index, _ = Trainer(engine, torch.arange(len(clients)), rnd)._order(split, purpose, epoch)
-                for i in clients:
-                    orders[purpose, split, rnd, i, epoch] = index[i, : data.splits[split].sizes[i]].numpy()
-    for rnd in rounds:
-        for i in clients:
-            key = keys.key(SEED, "fomo", rnd, i)
-            draws[rnd, i] = tuple(keys.uniform(keys.fold(key, n), torch.Size([len(clients)])).numpy() for n in range(3))
+    data = engine.data
+
+    def orders(purpose, split, rnd, _, epoch):
+        index, _ = Batches(engine, torch.arange(len(clients)), rnd).order(split, purpose, epoch)
+        return {
+            (purpose, split, rnd, i, epoch): index[i, :size].numpy()
+            for i, size in enumerate(data.splits[split].sizes.tolist())
+        }
+
+    def draws(rnd, i):
+        key = keys.key(SEED, "fomo", rnd, i)
+        return {(rnd, i): tuple(keys.uniform(keys.fold(key, n), torch.Size([len(clients)])).numpy() for n in range(3))}
+
+    def gate_noise(rnd, i, epoch, step):
+        """(B, 2, F) draws in [0, 1) for FedCP's gate: the first of the first pass in the first gradient of a batch."""
+        key = keys.fold(Batches(engine, torch.tensor([i]), rnd).order("train", "train", epoch)[1][0], step)
+        for first in (0, 0, 0):
+            key = keys.fold(key, first)
+        shape = torch.Size([min(BATCH, SIZES[i] - step * BATCH), 2, HIDDEN])
+        return {(rnd, i, epoch, step): keys.uniform(key, shape).numpy().astype(np.float64)}
+
     splits = {name: [own.index[i, : own.sizes[i]].numpy() for i in clients] for name, own in data.splits.items()}
     cohorts = [federation._cohort(rnd).ids.tolist() for rnd in range(1, ROUNDS + 1)]
     initial = {name: value.unsqueeze(0) for name, value in engine.initial()[0].items()}
     return reference.Task(
-        data.x.numpy().astype(np.float64), data.y.numpy(), splits, orders, cohorts, draws, flat(initial, 0),
-        starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+        data.x.numpy().astype(np.float64), data.y.numpy(), splits, Drawn(orders), cohorts, Drawn(draws),
+        flat(initial, 0), starts(federation), HIDDEN, CLASSES, LR, BATCH, EPOCHS,
+        Drawn(gate_noise),
     )  # fmt: skip
 
 
@@ -267,24 +305,24 @@ def starts(federation):
     return made
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize("clients", [5, 7])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("clients", "participation"),
+    [(5, 1.0), (7, 0.6), *(pytest.param(*other, marks=pytest.mark.slow) for other in ((5, 0.6), (7, 1.0)))],
+)
 def test_three_rounds_agree_with_the_reference(name, clients, participation):
     algorithm, oracle, hyper = CASES[name]
     federation = make_federation(algorithm, clients, participation)
     task = record(federation)
     for expected in oracle(task, **hyper):
         result = federation.step()
-        model, _ = federation.personal(federation.everybody())
+        model, buffers = federation.personal(federation.everybody())
         for i, own in enumerate(expected.personal):
-            np.testing.assert_allclose(flat(model, i), own, rtol=1e-9, atol=1e-9)
-        tested = [
-            reference.loss(task, v, task.rows["test"][i])
-            for v, i in zip(expected.trained, result.cohort.ids, strict=True)
-        ]
+            np.testing.assert_allclose(flat({**model, **buffers}, i), own, rtol=1e-9, atol=1e-9)
+        loss = expected.loss or reference.loss
+        tested = [loss(task, v, task.rows["test"][i]) for v, i in zip(expected.trained, result.cohort.ids, strict=True)]
         np.testing.assert_allclose(result.after.loss.numpy(), tested, rtol=1e-9)
-        now = [reference.loss(task, v, task.rows["test"][i]) for i, v in enumerate(expected.personal)]
+        now = [loss(task, v, task.rows["test"][i]) for i, v in enumerate(expected.personal)]
         np.testing.assert_allclose(federation.scores.loss.numpy(), now, rtol=1e-9)
         np.testing.assert_allclose(result.info["weights"].numpy(), expected.weights, rtol=1e-9, atol=1e-12)
     assert federation.round == ROUNDS
@@ -298,11 +336,18 @@ def test_every_algorithm_has_a_reference():
 def test_the_references_differ():
     """Two algorithms that agree by accident would test nothing."""
     held_out, halves = (record(make_federation(algorithm, 5, 0.6)) for algorithm in (FedFomo(), FedDWAPlus()))
+
+    def task(algorithm):
+        if adds_layers(algorithm):
+            return record(make_federation(algorithm, 5, 0.6))
+        return halves if algorithm.halves else held_out
+
     ends = {
-        name: np.concatenate(list(oracle(halves if algorithm.halves else held_out, **hyper))[-1].personal)
+        name: np.concatenate(list(oracle(task(algorithm), **hyper))[-1].personal)
         for name, (algorithm, oracle, hyper) in CASES.items()
     }
     names = list(ends)
     for a, first in enumerate(names):
         for second in names[a + 1 :]:
-            assert np.abs(ends[first] - ends[second]).max() > 1e-6, (first, second)
+            same = ends[first].shape == ends[second].shape  # others are of other networks
+            assert not same or np.abs(ends[first] - ends[second]).max() > 1e-6, (first, second)

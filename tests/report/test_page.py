@@ -114,6 +114,7 @@ def _big(seed: int, algorithm: str) -> Record:
     return Record(path, config, lines, rng.uniform(0, 100, (100, 20)).round(2), weights, None, True)
 
 
+@pytest.mark.slow
 def test_twenty_clients_a_hundred_rounds_and_all_methods_are_under_five_megabytes():
     from feddwa.algorithms import ALGORITHMS
 

@@ -1,4 +1,4 @@
-"""Tables of the last round's accuracy, all clients: docs/beyond.md and tables of one's own."""
+"""Tables of the last round's accuracy, all clients: docs/beyond.md, docs/field.md and tables of one's own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean

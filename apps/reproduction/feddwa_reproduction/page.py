@@ -21,7 +21,7 @@ TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL
 
 
 def write_pages(store: Store, folder: Path) -> list[Path]:
-    """Write reproduction.md and its figures, and fill beyond.md and protocols.md where they are.
+    """Write reproduction.md and its figures, and fill the tables of other pages where they are.
 
     The same results give the same bytes.
 
@@ -30,7 +30,7 @@ def write_pages(store: Store, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     filled = [
         path
-        for name, known in (("beyond", beyond()), ("protocols", protocols()))
+        for name, known in (("beyond", beyond()), ("field", beyond()), ("protocols", protocols()))
         for path in fill(folder / f"{name}.md", known, store)
     ]
     return [*_write_reproduction(store, folder), *filled]

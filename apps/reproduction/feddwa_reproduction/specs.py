@@ -1,7 +1,7 @@
 """The grid language: the entries of a TOML file as experiments.
 
-Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md), protocols/NAME.toml (benchmarks
-of other libraries, --protocol), and a user's own (--spec).
+Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md, docs/field.md),
+protocols/NAME.toml (benchmarks of other libraries, --protocol), and a user's own (--spec).
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any
 
 from feddwa.algorithms import ALGORITHMS, title_of
 from feddwa.errors import InputError, require, unknown
+from feddwa.groups import expanded, groups
 from feddwa.plugins import is_reference, located
 from feddwa_reproduction.grid import COMPUTED, OPTIONS, Column, Experiment, Row
 
@@ -28,7 +29,9 @@ KEYS = (
     "like",
     "columns",
     "rows",
+    "without",
     "labels",
+    "dagger",
     "also",
     "seeds",
     "published",
@@ -47,7 +50,7 @@ def paper() -> dict[str, Experiment]:
 
 @functools.cache
 def beyond() -> dict[str, Experiment]:
-    """The tables of docs/beyond.md by name."""
+    """The tables of docs/beyond.md and docs/field.md by name."""
     return read_spec(HERE / "beyond.toml")
 
 
@@ -88,10 +91,11 @@ def read_spec(
     [tuned]           column -> method -> hyper-parameters
     [titles]          dataset -> how tables call it
 
-    An entry that is `like` another one has what that has, and its own keys besides. Keys that are options of a run,
-    such as `rounds`, hold for all its runs. [NAME.published] has a source's numbers: a row, or a method as the source
-    calls it -> a number for each column. References to files, of methods and in settings, are relative to the file's
-    folder.
+    Rows may be groups of methods, as `--algorithms` takes them, `without` some; `dagger` marks what the paper does not
+    compare. An entry that is `like` another one has what that has, and its own keys besides. Keys that are options of a
+    run, such as `rounds`, hold for all its runs. [NAME.published] has a source's numbers: a row, or a method as the
+    source calls it -> a number for each column. References to files, of methods and in settings, are relative to the
+    file's folder.
     """
     where = told or f"--spec {path}"
     try:
@@ -103,7 +107,8 @@ def read_spec(
     found = {}
     for name in document:
         table = _whole(document, name, where)
-        table["rows"] = [_beside(path, {"": row})[""] for row in table.get("rows", table.get("labels", ()))]
+        named, left = expanded(table.get("rows", table.get("labels", ())))[0], table.get("without", ())
+        table["rows"] = [_beside(path, {"": row})[""] for row in named if row not in left]
         further = [column for column in columns if column not in table.get("columns", ())]
         table["also"] = {**dict.fromkeys(further, ""), **table.get("also", {})}
         here = {word for row in table["rows"] for word in (row, row.split()[0])}
@@ -157,7 +162,7 @@ def _experiment(name: str, table: Mapping[str, Any], shared: Mapping[str, Any], 
     plain: dict[str, Any] = {key: tuple(table.get(key, ())) for key in LISTS}
     plain |= {key: table[key] for key in PLAIN if key in table}
     plain["options"] = {key: table[key] for key in table if key in OPTIONS}
-    plain["rows"] = tuple(_row(row, labels, where) for row in rows)
+    plain["rows"] = tuple(_row(row, labels, where, table.get("dagger", False)) for row in rows)
     plain["others"] = tuple(Row(name, name) for name in others)
     return Experiment(name, kind=kind, columns=tuple(columns), published=grid, **plain)
 
@@ -168,11 +173,12 @@ def _by_row(published: Mapping[str, Sequence[float]]) -> dict[str, Sequence[floa
     return {rows.get(name.lower(), name): numbers for name, numbers in published.items()}
 
 
-def _row(name: str, labels: Mapping[str, str], where: str) -> Row:
+def _row(name: str, labels: Mapping[str, str], where: str, dagger: bool) -> Row:
     row = Row(name)
     for value in row.values:
         require("=" in value, f"{where} rows", name, f"METHOD KEY=VALUE ..., which {value!r} is not")
-    return Row(name, labels.get(name) or " ".join([title_of(row.method), *row.values]))
+    mark = ["†"] if dagger and row.method not in groups()["@paper"] else []
+    return Row(name, labels.get(name) or " ".join([title_of(row.method), *mark, *row.values]))
 
 
 def _column(name: str, shared: Mapping[str, Any], where: str) -> Column:

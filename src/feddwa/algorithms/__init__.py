@@ -16,7 +16,19 @@ from feddwa.plugins import Unfit, check_arguments
 
 __all__ = ["ALGORITHMS", "Algorithm", "Info", "Problem", "title_of"]
 
-METHODS = ("setup", "download", "client", "server", "warnings", "grow", "deliver", "personal", "trained", "newcomer")
+METHODS = (
+    "network",
+    "setup",
+    "download",
+    "client",
+    "server",
+    "warnings",
+    "grow",
+    "deliver",
+    "personal",
+    "trained",
+    "newcomer",
+)
 
 
 def adopt(kind: Any) -> type[Algorithm]:

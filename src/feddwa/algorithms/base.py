@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddwa.algorithms.newcomer import Newcomer, Others, fine_tuned
 from feddwa.algorithms.problem import Problem
@@ -21,8 +21,8 @@ from feddwa.errors import InputError
 __all__ = ["Algorithm", "Amount", "Info", "Numbers", "Problem"]
 
 # What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
-# "affinity" (m, m), where a method has one besides: how much it expects client i to gain from client j. Tensors of no
-# dimension are numbers of the round, which `warnings` judges the hyper-parameters by; metrics.jsonl keeps them.
+# "affinity" (m, m), in some: how much client i is expected to gain from client j. Tensors of no dimension are numbers
+# of the round, which `warnings` judges the hyper-parameters by; metrics.jsonl keeps them.
 Info = Mapping[str, Tensor]
 Numbers = Mapping[str, float]  # those of one round
 Amount = float | str  # a number, or an expression that has one
@@ -46,9 +46,9 @@ class Algorithm:
     optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
 
-    # What a round costs with the default hyper-parameters, for lists: what a run reports is measured, and tests compare
-    # the two. A number, or an expression in m (participants), N (clients), layers, classes, body (the share of
-    # parameters below the head) and batchnorm (BatchNorm's share). None: not declared.
+    # What a round costs by default, for lists; tests compare it with measured runs. A number, None (not declared) or an
+    # expression in m (participants), N (clients), layers, parameters (without `network`'s), classes, features (of the
+    # head), and shares of the parameters: body (below the head), batchnorm, added (`added_numbers`).
     models_down: ClassVar[Amount | None] = None  # that a participating client receives
     models_up: ClassVar[Amount | None] = None  # that it sends
     numbers_down: ClassVar[Amount] = 0  # that it receives besides
@@ -56,11 +56,15 @@ class Algorithm:
     passes: ClassVar[float | None] = None  # forward and backward over its training data; FedAvg's are 1
     body_passes: ClassVar[float] = 0  # the same, with gradients of the body alone
     probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    feature_passes: ClassVar[float] = 0  # forward, and backward from the features that its head makes outputs of
     head_passes: ClassVar[float] = 0  # forward and backward through the head alone
     forward_passes: ClassVar[float] = 0  # forward alone, to validate models; in evaluation as well
+    statistics_passes: ClassVar[float] = 0  # forward alone, and as much as the head's share of it again, for class sums
     teacher_passes: ClassVar[float] = 0  # forward alone, through a model that does not move
     evaluation_passes: ClassVar[float] = 0  # forward and backward, before its model is evaluated
     evaluation_probe_passes: ClassVar[float] = 0  # the same, with gradients of the head alone
+    added_numbers: ClassVar[Amount] = 0  # parameters of the layers that `network` adds, as far as they are exchanged
+    other_ops: ClassVar[Amount] = 0  # multiply-adds of a client besides its passes; in terms of samples and steps, too
     server_ops: ClassVar[Amount | None] = None  # multiply-adds of the server for every parameter of the network
     models_kept: ClassVar[Amount] = 0  # that a client stores between rounds
     numbers_kept: ClassVar[Amount] = 0  # that it stores besides, BatchNorm statistics apart
@@ -73,6 +77,13 @@ class Algorithm:
         if cls.halves:
             return data.split_off("second_half", 0.5, rng)
         return data.split_off("validation", cls.validation, rng) if cls.validation else data
+
+    def network(self, module: nn.Module) -> nn.Module:
+        """The network that is trained: that of the run itself, or another one with layers of the method's own besides.
+
+        torch's generator, from which their initial values come, has a key of the run here.
+        """
+        return module
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The server's state, and what each client remembers between rounds (rows) besides BatchNorm statistics."""
@@ -108,15 +119,11 @@ class Algorithm:
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
         """The models that are evaluated before local training, and the memory to use with them; neither is kept."""
-        if "model" not in download:
-            raise InputError(self._lacks_model("download", "personal"))
-        return download["model"], memory
+        return self._model(download, "download", "personal"), memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
         """The models that are evaluated after local training."""
-        if "model" not in upload:
-            raise InputError(self._lacks_model("client", "trained"))
-        return upload["model"]
+        return self._model(upload, "client", "trained")
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
         """A model for a client that was not in the run, trained for so many epochs of its data in all.
@@ -125,6 +132,9 @@ class Algorithm:
         """
         return fine_tuned(trainer, others, epochs)
 
-    def _lacks_model(self, sender: str, method: str) -> str:
-        what = f"{sender}() sends no part 'model', which {method}() evaluates unless the algorithm has its own"
-        return f"algorithm {type(self).__name__}: {what}"
+    def _model(self, message: Message, sender: str, method: str) -> Stack:
+        """The part "model" of the message that `sender` made, for `method` to evaluate."""
+        if "model" not in message:
+            why = f"{sender}() sends no part 'model', which {method}() evaluates unless the algorithm has its own"
+            raise InputError(f"algorithm {type(self).__name__}: {why}")
+        return message["model"]

@@ -13,10 +13,10 @@ Evaluated is the blend, which every client makes anew and does not keep.
 Where the paper, its code and others differ: W starts at 1, so that the first participation takes w as it is; that round
 learns no W. The second learns it for many epochs, until the last losses vary by less than 0.1 in the code: as batches
 of all clients train together, here a fixed number, 11, where that rule stops as a rule. Later rounds take one. The
-share is the front of the epoch's order, the code's a stretch of the stored data. The head is blended, which the code
-calls 2 (it counts tensors: 1 is the head's bias alone, 0 all layers). The code blends for absent clients as well and
-keeps the result; ours keep theta_i and W_i. A library shares W among all clients. W is moved by the plain step above,
-whatever optimiser the models have.
+share is the front of the epoch's order, less a sample that would be a batch by itself; the code's is a stretch of the
+stored data. The head is blended, which the code calls 2 (it counts tensors: 1 is the head's bias alone, 0 all layers).
+The code blends for absent clients as well and keeps the result; ours keep theta_i and W_i. A library shares W among all
+clients. W is moved by the plain step above, whatever optimiser the models have.
 """
 
 import math

@@ -91,7 +91,7 @@ class FedDWA(Algorithm):
         local, memory = trainer.sgd(download["model"], memory)
         if self.guidance != "ahead":
             return {"model": local}, memory
-        ahead, _ = trainer.sgd(local, memory, epochs=self.guidance_epochs, purpose="guidance")
+        ahead, _ = trainer.sgd(local, memory, epochs=self.guidance_epochs, purpose="guidance", continued=True)
         if not self.sketch:
             return {"model": local, "guidance": ahead}, memory
         step, draw = difference(ahead, local), (trainer.seed, trainer.round)

@@ -90,10 +90,10 @@ class FedDWAPlus(Algorithm):
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
         """An epoch, half by half. Uploads v_i and c_ii of every group (m,)."""
-        start, step = add_prior(download["model"], memory), SGDStep(trainer.lr)
+        start, step, steps = add_prior(download["model"], memory), SGDStep(trainer.lr), trainer.half_steps
         before, (first, second) = memory, HALVES if trainer.round % 2 else HALVES[::-1]
-        half, memory = trainer.train(step, {"model": start}, memory, split=first, local_steps=trainer.half_steps(0))
-        local, memory = trainer.train(step, half, memory, split=second, local_steps=trainer.half_steps(1))
+        half, memory = trainer.train(step, {"model": start}, memory, split=first, local_steps=steps(0))
+        local, memory = trainer.train(step, half, memory, split=second, local_steps=steps(1), continued=True)
         updates = {**{name: memory[name] for name in HALVES}, first: difference(half["model"], start)}
         groups = parameter_groups(start, self.granularity)
         cosine = {group: cosines(*(only(updates[name], own) for name in HALVES)) for group, own in groups.items()}

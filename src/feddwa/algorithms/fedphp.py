@@ -26,12 +26,13 @@ from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Problem
 from feddwa.algorithms.fedavg import FedAvg
+from feddwa.algorithms.mmd import squared_distances, squared_mmd
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Stack, Trainer
 from feddwa.engine.network import Net, outputs_and_features, task_loss
 from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import add_scaled, difference, only, repeat
-from feddwa.errors import InputError, require
+from feddwa.errors import require
 from feddwa.params import Repeats, Tunable
 
 Transfer = Literal["mmd", "kd"]
@@ -49,21 +50,18 @@ class Taught:
         outputs, features = outputs_and_features(net, params, batch.x)
         taught, known = (value.detach() for value in outputs_and_features(net.aside(), private, batch.x))
         if self.transfer == "mmd":
-            distance = squared_mmd(features.flatten(1), known.flatten(1))
+            distance = adaptive_mmd(features.flatten(1), known.flatten(1))
         else:
             distance = -((taught / 4).softmax(1) * outputs.log_softmax(1)).sum(1).mean()
         return times(1 - self.lam, net.loss_function(outputs, batch.y)) + times(self.lam, distance)
 
 
-def squared_mmd(x: Tensor, y: Tensor) -> Tensor:
-    """MMD^2 between features x and y, (B, F) each, by a sum of five Gaussian kernels; pairs of a sample count."""
-    both = torch.cat([x, y])
-    distances = (both.unsqueeze(0) - both.unsqueeze(1)).square().sum(2)  # (2B, 2B)
-    n = len(both)
+def adaptive_mmd(x: Tensor, y: Tensor) -> Tensor:
+    """MMD^2 between features x and y, (B, F) each, by five Gaussian kernels as wide as these are apart."""
+    distances = squared_distances(x, y)
+    n = len(distances)
     width = (distances.detach().sum() / (n * n - n) + 1e-8) / 4
-    kernel = torch.stack([torch.exp(-distances / (width * 2**j)) for j in range(5)]).sum(0)
-    b = len(x)
-    return (kernel[:b, :b] + kernel[b:, b:] - kernel[:b, b:] - kernel[b:, :b]).mean()
+    return squared_mmd(distances, [width * 2**j for j in range(5)])
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ class FedPHP(FedAvg):
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """The global model; every client has p_i, at first the same, and z_i."""
-        if not problem.head:
-            raise InputError("algorithm fedphp: needs a network whose last layer is an nn.Linear that is not frozen")
+        problem.head_weight("fedphp")
         server, _ = super().setup(problem)
         count = {"rounds": torch.zeros(problem.clients, dtype=torch.float64)}
         return server, {"private": repeat(problem.initial, problem.clients), "count": count}

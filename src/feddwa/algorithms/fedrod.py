@@ -16,6 +16,7 @@ last linear layer, without the hyper-network variant. Two linear heads on the sa
 model is an ordinary one whose head is G + P_i.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +27,10 @@ from feddwa.algorithms.base import Algorithm, Problem
 from feddwa.algorithms.fedavg import FedAvg
 from feddwa.data.federated import Batch
 from feddwa.engine import Memory, Message, Model, ServerState, Stack, StepState, Trainer
-from feddwa.engine.network import Client, Net, outputs_and_features
+from feddwa.engine.network import Client, Net, outputs_and_features, without_aux
 from feddwa.engine.numbers import Number
-from feddwa.engine.rows import only, repeat
+from feddwa.engine.rows import repeat
 from feddwa.engine.steps import OptimizerStep
-from feddwa.errors import InputError
-
-OWN = "own/"  # marks the personalised head's parameters among the others
 
 
 @dataclass(frozen=True)
@@ -45,17 +43,14 @@ class TwoHeadStep(OptimizerStep):
 
     def __call__(self, client: Client, state: StepState, batch: Batch, prior: Model) -> StepState:
         """One step on a batch."""
-        params = Model({**state["model"], **{OWN + name: value for name, value in state["head"].items()}})
-        found = client.gradient(params, batch, two_losses, prior=prior)
-        head = Model({name: found[OWN + name] for name in state["head"]})
-        return self.descend(state, {"model": Model(only(found, state["model"])), "head": head}, self.rate)
+        gradients, _ = self.gradients(client, state, batch, without_aux(two_losses), prior=prior)
+        return self.descend(state, gradients, self.rate)
 
 
-def two_losses(net: Net, params: Model, batch: Batch, prior: Model) -> Tensor:
+def two_losses(net: Net, parts: Mapping[str, Model], batch: Batch, prior: Model) -> Tensor:
     """L_G + L_P: neither depends on what the other moves."""
-    own = {name.removeprefix(OWN).rpartition(".")[2]: value for name, value in params.items() if name.startswith(OWN)}
-    shared = Model({name: value for name, value in params.items() if not name.startswith(OWN)})
-    generic, features = outputs_and_features(net, shared, batch.x)
+    own = {name.rpartition(".")[2]: value for name, value in parts["head"].items()}
+    generic, features = outputs_and_features(net, parts["model"], batch.x)
     personal = generic.detach() + F.linear(features.detach(), own["weight"], own.get("bias"))
     return net.loss_function(generic + prior["log"], batch.y) + net.loss_function(personal, batch.y)
 
@@ -77,14 +72,11 @@ class FedRoD(FedAvg):
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""
-        if problem.label_counts is None or not any(name.endswith("weight") for name in problem.head):
-            raise InputError(
-                "algorithm fedrod: needs class labels and a model whose last layer is an nn.Linear that is not frozen"
-            )
+        counts = problem.counts_for("fedrod").double()
+        problem.head_weight("fedrod")
         server, _ = super().setup(problem)
         head = repeat({name: problem.initial[name] for name in problem.head}, problem.clients)
-        frequency = problem.label_counts.double() / problem.label_counts.sum(1, keepdim=True)
-        log = torch.log(frequency).to(next(iter(problem.initial.values())))
+        log = torch.log(counts / counts.sum(1, keepdim=True)).to(next(iter(problem.initial.values())))
         return server, {"head": head, "prior": {"log": log}}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:

@@ -1,13 +1,21 @@
-"""A client's class prior as a bias of the head: logit adjustment that never leaves the client.
+"""A client's class prior, which never leaves it: as shares of classes, and as a bias of the head (logit adjustment).
 
 Menon et al. (ICLR 2021) add log class frequencies to the outputs while training. Here a client also uses its models
 with them, since its test data have its own class frequencies.
 """
 
+from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa.algorithms.base import Problem
 from feddwa.engine import Memory, Stack
+
+
+def class_shares(problem: Problem, algorithm: str, like: Tensor) -> Tensor:
+    """n_ic / n_i: (N, len(like)) in its type, 0 for outputs of which there is no class; `algorithm` is for errors."""
+    counts = problem.counts_for(algorithm).to(like)
+    counts = F.pad(counts, (0, len(like) - counts.shape[1]))
+    return counts / counts.sum(1, keepdim=True).clamp(min=1)
 
 
 def log_prior(problem: Problem, prior: float) -> Stack:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from feddwa.engine import Model, Settings
-from feddwa.errors import require
+from feddwa.errors import InputError, require
 
 NO_LAST = "this network has no linear layer that is trained"
 
@@ -19,12 +19,27 @@ class Problem:
     sizes: Tensor  # (N,) training samples of each client
     label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
     head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
+    features: int = 0  # F, of the vectors that this layer makes the outputs of; 0 where it does not make them
     seed: int = 0  # of the run, for draws of the server
     buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
     batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
     settings: Settings = field(
         default_factory=Settings
     )  # of local training, for methods that suit some optimisers alone
+
+    def head_weight(self, algorithm: str) -> str:
+        """The name of the head's weight (C, F), for a method that works with features; refuses a network without."""
+        weight = next((name for name in self.head if name.rpartition(".")[2] == "weight"), "")
+        if not (self.features and weight):
+            what = "needs a network whose outputs are those of its last linear layer, one that is not frozen"
+            raise InputError(f"algorithm {algorithm}: {what}")
+        return weight
+
+    def counts_for(self, algorithm: str) -> Tensor:
+        """(N, C) label counts, for a method that works with classes; refuses targets that are none."""
+        if self.label_counts is None:
+            raise InputError(f"algorithm {algorithm}: needs class labels")
+        return self.label_counts
 
     def head_named(self, chosen: str) -> tuple[str, ...]:
         """The names of the parameters of a head, in the network's order; what is left over is the body.

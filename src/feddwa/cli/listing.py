@@ -26,22 +26,30 @@ LIBRARY_MODELS = {
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
     "N": "all clients",
+    "parameters": "parameters of the network, without layers that the method adds",
     "layers": "layers of the network",
     "classes": "scores that the network gives",
+    "features": "numbers that its last layer makes them of",
     "body": "share of the parameters below the head",
     "batchnorm": "share of the parameters that are BatchNorm's",
+    "added": "parameters of the layers that it adds and exchanges, as a share of the network's",
+    "samples": "training samples of a client",
+    "steps": "batches of a client in a round",
 }
 PASSES = {  # besides whole ones, forward and backward
     "body_passes": "of the body alone",
     "probe_passes": "of the head alone",
+    "feature_passes": "with a loss of features alone",
     "head_passes": "through the head alone",
     "forward_passes": "forward alone, to validate models",
-    "teacher_passes": "forward alone, of a model that teaches",
+    "statistics_passes": "forward alone, for sums of features",
+    "teacher_passes": "forward alone, of a model that stands still",
     "evaluation_passes": "before evaluation",
     "evaluation_probe_passes": "of the head alone before evaluation",
 }
 WORDS = {"discloses": "what the server learns of a client", "evaluated": "what is evaluated of a client"}
-TOLD_APART = ("title", "summary", "reference", "description", "parameters", "traffic", "cost", "kept", *WORDS)
+COSTS = ("traffic", "cost", "kept", "layers")
+TOLD_APART = ("title", "summary", "reference", "description", "parameters", *COSTS, *WORDS)
 
 
 @dataclass(frozen=True)
@@ -148,8 +156,10 @@ def _reference(doc: str) -> str | None:
 def _costs(entry: Entry) -> dict[str, Any]:
     facts = entry.facts
     traffic = {key: facts.get(key) for key in ("models_down", "models_up", "numbers_down", "numbers_up")}
-    cost = {key: facts.get(key) for key in ("passes", *PASSES, "server_ops")}
-    return {"traffic": traffic, "cost": cost, "kept": {key: facts.get(key) for key in ("models_kept", "numbers_kept")}}
+    cost = {key: facts.get(key) for key in ("passes", *PASSES, "other_ops", "server_ops")}
+    kept = {key: facts.get(key) for key in ("models_kept", "numbers_kept")}
+    added = {"layers": {"added_numbers": facts["added_numbers"]}} if facts.get("added_numbers") else {}
+    return {"traffic": traffic, "cost": cost, "kept": kept, **added}
 
 
 def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
@@ -172,12 +182,14 @@ def _lines(name: str, known: dict[str, Any], kind: str) -> Iterator[str]:
         yield ""
         yield f"traffic of a participating client in a round: {_traffic(known['traffic'])}"
         yield f"passes over its data, FedAvg's being 1: {passes_in_words(known['cost'])}"
+        if known["cost"]["other_ops"]:
+            yield f"multiply-adds of a client in a round besides: {known['cost']['other_ops']}"
+        if "layers" in known:
+            yield f"parameters of the layers that it adds and exchanges: {known['layers']['added_numbers']}"
         yield f"multiply-adds of the server per parameter: {_declared(known['cost']['server_ops'])}"
         yield f"kept by a client between rounds: {amount_in_words(known['kept'], 'kept')}"
         yield from (f"{text}: {known[key]}" for key, text in WORDS.items() if key in known)
-        used = {
-            name for part in ("traffic", "cost", "kept") for value in known[part].values() for name in _names(value)
-        }
+        used = {name for part in COSTS if part in known for value in known[part].values() for name in _names(value)}
         if used & UNITS.keys():
             yield "  where " + ", ".join(f"{name} = {text}" for name, text in UNITS.items() if name in used)
 
@@ -206,7 +218,8 @@ def amount_in_words(facts: Mapping[str, Any], what: str) -> str:
     """Models and numbers that an algorithm declares: what is "down", "up" or "kept"."""
     models, numbers = facts.get(f"models_{what}"), facts.get(f"numbers_{what}")
     unit = "" if models is None else " model" if models == 1 else " models"
-    return f"{_declared(models)}{unit}" + (f" and {numbers} numbers" if numbers else "")
+    whole = [f"{_declared(models)}{unit}"] if models != 0 or not numbers else []
+    return " and ".join([*whole, *([f"{numbers} numbers"] if numbers else [])])
 
 
 def passes_in_words(cost: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2, first: in
 
     Every owner gives `share` of its rows (at least one, never all), spread evenly over its labels. The draw is fixed:
     the split belongs to the data, so that runs with different seeds are tested on the same rows. Owner i's picks are
-    shifted by i places (`first`: the number of owner 0), as small ones would all be tested on their last label else.
+    shifted by i places (`first`: the number of owner 0): small ones would all be tested on their last label otherwise.
     """
     rng = np.random.default_rng(0)
     order = np.lexsort((rng.random(len(owner)), label, owner))  # by owner, then label, then chance

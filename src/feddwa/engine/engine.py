@@ -25,7 +25,7 @@ from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, fro
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.rate_schedule import CONSTANT, RateSchedule
-from feddwa.engine.rows import count, repeat, take_parts
+from feddwa.engine.rows import count, repeat, row, row_of_parts, take_parts
 from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
 
@@ -170,25 +170,27 @@ class Engine:
             self.programs[known] = Program(_Vectorised(self, *known))
         return self.programs[known]
 
-    def step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
-        """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add)."""
+    def step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
+        """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add).
+
+        state, constants: (m, ...), of which the first row counts.
+        """
 
         def client() -> Client:
-            return FunctionalClient(self.module.train(), self.loss, state["buffers"], keys.key(0, "flops"))
+            buffers = row(state["buffers"], 0)
+            return FunctionalClient(self.module.train(), self.loss, buffers, keys.key(0, "flops"))
 
         return self.flops_of(client, step, state, constants, samples)
 
-    def flops_of(
-        self, client: Callable[[], Client], step: Step, state: StepState, constants: StepState, samples: int
-    ) -> int:
+    def flops_of(self, client: Callable[[], Client], step: Step, state: Parts, constants: Parts, samples: int) -> int:
         """The same of a client that `client` makes; counted once for a step, what it moves and a number of samples."""
         known = (template(step), samples, _layout(state))
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
-            batch, parts = self.data.batch(index, self.dtype), dict(state)
+            batch, parts = self.data.batch(index, self.dtype), row_of_parts(state, 0)
             del parts["buffers"]
             with FlopCounterMode(display=False) as counter:
-                step(client(), parts, batch, **constants)
+                step(client(), parts, batch, **row_of_parts(constants, 0))
             self.flops[known] = counter.get_total_flops()
         return self.flops[known]
 

@@ -6,6 +6,7 @@ twin uses; `StackedFunctions` is for networks that are mapped over clients.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
@@ -43,16 +44,17 @@ _ALPHA_DROPOUTS: dict[Any, int | None] = {
     F.alpha_dropout: None, F.feature_alpha_dropout: 2, torch.alpha_dropout: None, torch.feature_alpha_dropout: 2,
 }  # fmt: skip
 _ALPHA = 1.7580993408473766  # of SELU: dropped values become -alpha, and mean and variance are kept
-_UNKEYED = {F.rrelu, torch.rrelu, F.gumbel_softmax, F.fractional_max_pool2d, F.fractional_max_pool3d}
+_UNKEYED = {F.rrelu, torch.rrelu, F.fractional_max_pool2d, F.fractional_max_pool3d}
 
 
 class KeyedFunctions(TorchFunctionMode):
-    """While active, dropout of every kind draws from a key instead of the global generator."""
+    """While active, dropout of every kind and Gumbel noise are drawn from a key instead of the global generator."""
 
-    def __init__(self, key: Tensor) -> None:
+    def __init__(self, key: Tensor, training: bool = True) -> None:
         super().__init__()
         self.key = key
-        self.draws = 0  # dropout layers passed so far: each has its own key
+        self.training = training  # whether the network is in training mode
+        self.draws = 0  # random layers passed so far: each has its own key
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -62,6 +64,8 @@ class KeyedFunctions(TorchFunctionMode):
             return self._dropout(_DROPOUTS[func], *args, **kwargs)
         if func in _ALPHA_DROPOUTS:
             return self._alpha_dropout(_ALPHA_DROPOUTS[func], *args, **kwargs)
+        if func is F.gumbel_softmax:
+            return self._gumbel_softmax(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             with self:  # what it calls is seen as well
                 return _multi_head_attention_forward(*args, **kwargs)
@@ -80,9 +84,13 @@ class KeyedFunctions(TorchFunctionMode):
     def _noise(self, kept_dims: int | None, x: Tensor, p: float) -> Tensor:
         """1 with probability 1 - p, else 0; broadcast over all but the first `kept_dims` dimensions of x."""
         shape = x.shape if kept_dims is None else x.shape[:kept_dims] + (1,) * (x.ndim - kept_dims)
-        draw = keys.uniform(keys.fold(self.key.to(x.device), self.draws), shape)
+        return (self._uniform(shape, x.device) >= p).to(x.dtype)
+
+    def _uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Draws in [0, 1), float32, from the key of the next random layer."""
+        draw = keys.uniform(keys.fold(self.key.to(device), self.draws), shape)
         self.draws += 1
-        return (draw >= p).to(x.dtype)
+        return draw
 
     def _dropout(
         self, kept_dims: int | None, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
@@ -91,6 +99,21 @@ class KeyedFunctions(TorchFunctionMode):
         if not (training and train) or p == 0:
             return input
         return input * (self._noise(kept_dims, input, p) / (1 - p)) if p < 1 else input * 0
+
+    def _gumbel_softmax(
+        self, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+    ) -> Tensor:
+        """torch's, with noise -log(-log u): u in (0, 1), half a step above the draw. torch has no use for `eps`."""
+        if not self.training:
+            raise InputError(
+                "model: gumbel_softmax draws noise in evaluation mode; call it where self.training is true"
+            )
+        u = self._uniform(logits.shape, logits.device).double() + 2.0**-25
+        soft = ((logits - (-u.log()).log().to(logits.dtype)) / tau).softmax(dim)
+        if not hard:
+            return soft
+        chosen = torch.zeros_like(soft).scatter(dim, soft.argmax(dim, keepdim=True), 1.0)
+        return chosen - soft.detach() + soft
 
     def _alpha_dropout(
         self, kept_dims: int | None, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False,
@@ -116,7 +139,9 @@ class KeyedFunctions(TorchFunctionMode):
             chosen = slice(number * (1 + rest[0]), (number + 1) * (1 + rest[0]))  # both directions
             start = tuple(value[chosen] for value in hx) if pair else hx[chosen]
             own = weights[number * size : (number + 1) * size]
-            x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
+            with warnings.catch_warnings():  # cuDNN copies one layer's weights out of those of all
+                warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+                x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
             states.append(last)
             x = x if number == num_layers - 1 else self._dropout(None, x, dropout)
         return (x, *(torch.cat(values) for values in zip(*states, strict=True)))
@@ -125,8 +150,8 @@ class KeyedFunctions(TorchFunctionMode):
 class StackedFunctions(KeyedFunctions):
     """Besides, functions take the forms that can be mapped over clients, or stay fast when they are."""
 
-    def __init__(self, key: Tensor) -> None:
-        super().__init__(key)
+    def __init__(self, key: Tensor, training: bool = True) -> None:
+        super().__init__(key, training)
         self.relu: Relu | None = None  # if it was the last call
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:

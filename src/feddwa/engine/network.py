@@ -2,10 +2,13 @@
 
 Everything here is written for ONE client; the vectorised engine maps it over rows, the sequential twin calls it once
 per client. An *objective* is `objective(net, params, batch, **constants) -> loss`; a *step* is
-`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates.
+`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates. A
+*statistic* is `statistic(net, params, batch, **constants) -> name -> (*shape)`, sums over the samples of a batch.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,7 +24,10 @@ from feddwa.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)) -> mean over the batch
 Objective = Callable[..., Tensor]
+ObjectiveWithAux = Callable[..., tuple[Tensor, Model]]
+Statistic = Callable[..., Model]
 Step = Callable[..., StepState]
+ADDED = "added_layers"  # in the names of their parameters
 
 
 @dataclass
@@ -37,7 +43,8 @@ class Net:
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
-        with StackedFunctions(keys.fold(self.key, self.calls)), weights_as_given(self.module):
+        key = keys.fold(self.key, self.calls)
+        with StackedFunctions(key, self.module.training), weights_as_given(self.module):
             outputs = call(self.module, state, x)
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
@@ -46,6 +53,10 @@ class Net:
     def loss(self, params: Model, batch: Batch) -> Tensor:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): the loss of each sample's outputs (B, ...)."""
+        return losses_of(self.loss_function, outputs, targets)
 
     def aside(self) -> "Net":
         """The same for passes, in training mode, that leave the BatchNorm statistics of this one as they are."""
@@ -71,6 +82,16 @@ def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
 
 
+def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+
+    def alone(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0))
+
+    mapped: Callable[..., Tensor] = torch.vmap(alone)
+    return mapped(outputs, targets)
+
+
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of a module that are trained, by name: name -> (*shape). Only these are rows of clients.
 
@@ -85,26 +106,87 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
 
 
+class Head(nn.Module):
+    """A network's last linear layer with a module that an algorithm adds to it."""
+
+    def __init__(self, linear: nn.Linear, added: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.added_layers = linear, added
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Features (B, F) -> outputs (B, C)."""
+        outputs: Tensor = self.added_layers.outputs(z, self.linear)  # type: ignore[operator]  # a method of theirs
+        return outputs
+
+
+def with_added(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """A copy of a network with layers `make(linear)` at its last linear layer; algorithm: named in errors.
+
+    These layers are a module with a method outputs(z, linear): what the network gives for the features z (B, F).
+    """
+    name, module = head_name(module), copy.deepcopy(module)
+    if name is None:
+        raise InputError(f"algorithm {algorithm}: needs a network whose last layer is an nn.Linear")
+    layer = module.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    if not name:  # the network is one linear layer
+        return Head(layer, make(layer))
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, Head(layer, make(layer)))
+    return module
+
+
+def added(model: Mapping[str, Tensor]) -> Model:
+    """The parameters of added layers in a model or stack, by their names in these layers."""
+    named = {name.rpartition(f"{ADDED}.")[2]: value for name, value in model.items() if f"{ADDED}." in name}
+    return Model(named)
+
+
+def call_added(net: Any, params: Model, *inputs: Tensor) -> Tensor:
+    """What the added layers of an objective's network make of inputs, by their `forward`."""
+    outputs: Tensor = torch.func.functional_call(head_of(net.module).added_layers, dict(added(params)), inputs)
+    return outputs
+
+
+def head_of(module: nn.Module) -> Any:
+    """The last linear layer, or the `Head` that it is part of."""
+    return module.get_submodule(head_name(module) or "")
+
+
 def head_name(module: nn.Module) -> str | None:
-    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last."""
-    names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last.
+
+    Where an algorithm has added layers to it, the name of all these together, a `Head`.
+    """
+    parts = dict(module.named_modules())
+    whole = [name for name, part in parts.items() if isinstance(part, Head)]
+    names = whole or [name for name, part in parts.items() if isinstance(part, nn.Linear)]
     return "head" if "head" in names else names[-1] if names else None
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the head's trainable parameters; none without a linear layer."""
+    """The names of the trainable parameters of the last linear layer; none without one."""
     name = head_name(module)
     if name is None:
         return ()
-    prefix = f"{name}." if name else ""  # a network may be one linear layer
-    return tuple(prefix + own for own in trainable(module.get_submodule(name)))
+    head = module.get_submodule(name)
+    parts = [name, "linear"] if isinstance(head, Head) else [name]
+    prefix = "".join(f"{part}." for part in parts if part)  # a network may be one linear layer
+    return tuple(prefix + own for own in trainable(head.linear if isinstance(head, Head) else head))
 
 
 def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
-    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of."""
-    head = net.module.get_submodule(head_name(net.module))
+    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of.
+
+    Raises InputError where the network does not end with its last linear layer.
+    """
+    return outputs_of(net, head_of(net.module), params, x)
+
+
+def outputs_of(net: Any, layer: nn.Module, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
+    """One pass: the network's outputs, and what the layer that ends it makes them of."""
     seen: list[tuple[Tensor, Tensor]] = []
-    handle = head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    handle = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:
         outputs = net(params, x)
     finally:
@@ -136,8 +218,38 @@ class Completed:
 class Client(Protocol):
     """What a step function sees of its client."""
 
+    module: nn.Module
+
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
+
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """The same of an objective that returns (loss, aux), and aux: what else a step needs of the pass."""
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """A statistic of the network in evaluation mode, which moves nothing and is not differentiated.
+
+        Buffers among the parameters stand in the place of the client's.
+        """
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Every part of a module in evaluation mode, and afterwards in its mode of before."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def without_aux(objective: Objective) -> ObjectiveWithAux:
+    """An objective as one that returns (loss, nothing)."""
+    return lambda *args, **constants: (objective(*args, **constants), Model({}))
 
 
 @dataclass
@@ -152,14 +264,28 @@ class FunctionalClient:
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """See Client."""
+        return self.gradient_and_aux(params, batch, without_aux(objective), **constants)[0]
 
-        def value(params: Model, buffers: Model) -> tuple[Tensor, Model]:
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """See Client."""
+
+        def value(params: Model, buffers: Model) -> tuple[Tensor, tuple[Model, Model]]:
             net = Net(self.module, self.loss_function, buffers, keys.fold(self.key, self.calls))
-            return objective(net, params, batch, **constants), net.buffers
+            loss, aux = objective(net, params, batch, **constants)
+            return loss, (net.buffers, aux)
 
-        gradient, self.buffers = torch.func.grad(value, has_aux=True)(params, self.buffers)
+        gradient, (self.buffers, aux) = torch.func.grad(value, has_aux=True)(params, self.buffers)
         self.calls += 1
-        return gradient  # type: ignore[no-any-return]  # torch.func.grad is untyped
+        return gradient, aux
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """See Client."""
+        buffers = Model({name: params.get(name, value) for name, value in self.buffers.items()})
+        net = Net(self.module, self.loss_function, buffers, self.key)
+        with torch.no_grad(), evaluation_mode(self.module):
+            return statistic(net, params, batch, **constants)
 
 
 def descend(params: Model, gradient: Model, rate: Number) -> Model:

@@ -37,6 +37,11 @@ class Optimizer:
         """The state before the first step."""
         raise NotImplementedError
 
+    @property
+    def stateless(self) -> bool:
+        """Whether it remembers nothing from step to step."""
+        return not self.init(Model({}))
+
     def update(self, params: Model, gradient: Model, state: State, rate: Number) -> tuple[Model, State]:
         """(parameters, state) after a step."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ from feddwa.data.federated import FederatedData, NetworkInput
 from feddwa.engine import keys
 from feddwa.engine.fast.program import LEADING_BUCKETS, USE_BUCKETS, round_up
 from feddwa.engine.fast.record import RecordedFunction
-from feddwa.engine.network import Loss, Net
+from feddwa.engine.network import Loss, Net, losses_of
 from feddwa.engine.rows import take
 from feddwa.engine.types import Model, Stack
 
@@ -119,8 +119,7 @@ def score(engine: Scorer, params: Model, buffers: Model, x: NetworkInput, y: Ten
     Hits and losses: (b,) each, in float64; outputs: (b, ...).
     """
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
-    loss = engine.mapped_loss
-    losses = torch.vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))(outputs, y)
+    losses = losses_of(engine.mapped_loss, outputs, y)
     return hits(outputs, y), losses.double(), outputs
 
 

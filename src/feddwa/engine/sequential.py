@@ -16,7 +16,18 @@ from feddwa.engine import augment, keys, torch_optimizers
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
 from feddwa.engine.functions import KeyedFunctions
-from feddwa.engine.network import Loss, Objective, Step, call, task_loss, trainable
+from feddwa.engine.network import (
+    Loss,
+    Objective,
+    ObjectiveWithAux,
+    Statistic,
+    Step,
+    call,
+    evaluation_mode,
+    task_loss,
+    trainable,
+    without_aux,
+)
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.score import SAMPLES_AT_ONCE, hits
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
@@ -36,15 +47,34 @@ class PlainClient:
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """The gradient by an ordinary backward pass, at parameters that need not be the module's."""
+        return self.gradient_and_aux(params, batch, without_aux(objective), **constants)[0]
+
+    def gradient_and_aux(
+        self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[Model, Model]:
+        """See Client."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-        self.backward(Model(leaves), batch, objective, **constants)
-        return Model({n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()})
+        aux = self._backward(Model(leaves), batch, objective, **constants)
+        found = {n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()}
+        return Model(found), Model({name: value.detach() for name, value in aux.items()})
+
+    def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
+        """See Client."""
+        net = PlainNet(self.module, self.loss_function, self.key)
+        with torch.no_grad(), evaluation_mode(self.module):
+            return statistic(net, params, batch, **constants)
 
     def backward(self, params: Model, batch: Batch, objective: Objective, **constants: Model) -> None:
         """Leave the gradient in the parameters' `.grad`."""
+        self._backward(params, batch, without_aux(objective), **constants)
+
+    def _backward(self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model) -> Model:
+        """The same of an objective that returns (loss, aux), and aux."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
-        objective(net, params, batch, **constants).backward()
+        loss, aux = objective(net, params, batch, **constants)
+        loss.backward()
         self.calls += 1
+        return aux
 
 
 @dataclass
@@ -58,7 +88,7 @@ class PlainNet:
 
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
-        with KeyedFunctions(keys.fold(self.key, self.calls)):
+        with KeyedFunctions(keys.fold(self.key, self.calls), self.module.training):
             self.calls += 1
             return call(self.module, dict(params), x)
 
@@ -66,9 +96,18 @@ class PlainNet:
         """The task's loss, f_i in the papers."""
         return self.loss_function(self(params, batch.x), batch.y)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): the loss of each sample's outputs (B, ...)."""
+        return losses_one_by_one(self.loss_function, outputs, targets)
+
     def aside(self) -> "PlainNet":
         """The same for passes that leave the module's BatchNorm statistics as they are."""
         return replace(self, module=copy.deepcopy(self.module))
+
+
+def losses_one_by_one(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def load(module: nn.Module, values: Model) -> None:
@@ -92,9 +131,9 @@ def evaluate_one_by_one(
             x, y = engine.data.batch(samples, engine.dtype)
             with torch.no_grad():
                 outputs = net(parameters, x)
-                losses = [engine.loss(outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+                losses = losses_one_by_one(engine.loss, outputs, y)
             scores[0, number] += hits(outputs, y).sum().cpu()
-            scores[1, number] += torch.stack(losses).double().sum().cpu()
+            scores[1, number] += losses.double().sum().cpu()
             seen[number] += [outputs] * bool(metrics)
     accuracy, loss = scores / own.sizes[ids]
     return Scores(accuracy, loss, measured(engine, metrics, seen, ids, split))
@@ -106,14 +145,14 @@ class SequentialTrainer(Trainer):
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         return evaluate_one_by_one(self.engine, model, buffers, self.ids, split)
 
-    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
+    def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         try:
             return super()._step_flops(step, state, constants, samples)
         except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
 
             def client() -> PlainClient:
                 module = copy.deepcopy(self.engine.module).train()
-                load(module, state["buffers"])
+                load(module, row(state["buffers"], 0))
                 return PlainClient(module, self.engine.loss, keys.key(0, "flops"))
 
             return self.engine.flops_of(client, step, state, constants, samples)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
+from torch import Tensor
+
 from feddwa.data.federated import Batch
-from feddwa.engine.network import Client, Objective, Step, task_loss
+from feddwa.engine.network import Client, Objective, ObjectiveWithAux, Step, task_loss
 from feddwa.engine.numbers import Number
 from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.types import Model, StepState
@@ -28,6 +30,24 @@ class OptimizerStep:
     def __call__(self, *args: Any, **constants: Any) -> StepState:
         """One step: (client, state, batch, **constants) -> the new state."""
         raise NotImplementedError
+
+    def gradients(
+        self, client: Client, state: StepState, batch: Batch, objective: ObjectiveWithAux, **constants: Model
+    ) -> tuple[dict[str, Model], Model]:
+        """Those of all parts that the optimiser moves, from one pass, and aux.
+
+        objective: (net, part -> model, batch, **constants) -> (loss, aux).
+        """
+        flat = Model({f"{part}/{name}": value for part in self.moves for name, value in state[part].items()})
+
+        def of_parts(net: Any, params: Model, batch: Batch, **constants: Model) -> tuple[Tensor, Model]:
+            return objective(net, self._parts(state, params), batch, **constants)
+
+        found, aux = client.gradient_and_aux(flat, batch, of_parts, **constants)
+        return self._parts(state, found), aux
+
+    def _parts(self, state: StepState, flat: Model) -> dict[str, Model]:
+        return {part: Model({name: flat[f"{part}/{name}"] for name in state[part]}) for part in self.moves}
 
     def descend(self, state: StepState, gradients: Mapping[str, Model], rate: Number) -> dict[str, Model]:
         """The parts in `gradients` after a step of the optimiser, and its own state."""

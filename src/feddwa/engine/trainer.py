@@ -5,21 +5,17 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from feddwa.data.federated import Batch
-from feddwa.engine import keys
+from feddwa.engine.batches import Batches
 from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
-from feddwa.engine.network import Client, Completed, Objective, Step, descend, task_loss
+from feddwa.engine.network import Completed, Objective, Statistic, Step, task_loss
 from feddwa.engine.optimizers import PLAIN, Optimizer
-from feddwa.engine.rows import only, repeat, row, row_of_parts, scale, take, zeros
+from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
-from feddwa.engine.types import Memory, Model, Parts, Stack, StepState
-from feddwa.errors import InputError
-
-# Batch order of a split's epoch is keyed by purpose and split. Published runs drew the second half's as "validation".
-STREAMS = {"second_half": "validation"}
+from feddwa.engine.totals import AddStatistic, add_gradient, no_total
+from feddwa.engine.types import Memory, Parts, Stack
+from feddwa.errors import InputError, require
 
 
 @dataclass
@@ -30,10 +26,11 @@ class Trainer:
     ids: Tensor  # (m,) int64, on the CPU
     round: int
     flops: Tensor = field(init=False)  # (m,) spent so far by each client
-    _trained: dict[str, tuple[Stack, Parts]] = field(init=False, default_factory=dict)  # name -> model, its optimiser's
+    _trained: dict[str, Parts] = field(init=False, default_factory=dict)  # name -> the optimiser's
 
     def __post_init__(self) -> None:
         self.flops = torch.zeros(len(self.ids), dtype=torch.float64)
+        self._orders = Batches(self.engine, self.ids, self.round)
 
     @property
     def lr(self) -> float:
@@ -71,14 +68,14 @@ class Trainer:
 
     def sizes(self, split: str = "train") -> Tensor:
         """(m,) int64: samples of each client in a split of its data."""
-        return self.engine.data.splits[split].sizes[self.ids]
+        return self._orders.sizes(split)
 
     def steps(self) -> Tensor:
         """(m,) int64: the steps that each client makes in its local epochs of a round."""
         if self.local_steps is not None:
             return torch.full((len(self.ids),), self.epochs * self.local_steps)
         sizes, width = self.sizes(), self.batch_size
-        sizes = self._whole_batches("train", width) if self.engine.settings.drop_last else sizes
+        sizes = self._orders.whole("train", width) if self.engine.settings.drop_last else sizes
         return self.epochs * -(-sizes // width)
 
     def sgd(
@@ -93,6 +90,7 @@ class Trainer:
         purpose: str = "train",
         optimizer: Optimizer | None = None,
         name: str = "model",
+        continued: bool = False,
         fixed: Stack | None = None,
         **constants: Stack,
     ) -> tuple[Stack, Memory]:
@@ -105,8 +103,9 @@ class Trainer:
             objective, constants = Completed(objective), {**constants, "fixed": fixed}
         step, own = SGDStep(self.lr if lr is None else lr, objective), {"model": model}
         state, memory = self.train(
-            step, own, memory, constants, epochs=epochs, steps=steps, purpose=purpose, optimizer=optimizer, name=name
-        )
+            step, own, memory, constants, epochs=epochs, steps=steps, purpose=purpose, optimizer=optimizer, name=name,
+            continued=continued,
+        )  # fmt: skip
         return state["model"], memory
 
     def train(
@@ -125,6 +124,7 @@ class Trainer:
         purpose: str = "train",
         optimizer: Optimizer | None = None,
         name: str = "model",
+        continued: bool = False,
     ) -> tuple[Parts, Memory]:
         """Any step, for epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
@@ -135,10 +135,10 @@ class Trainer:
         function, a method of a frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is
         found by it.
 
-        The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state belongs to the model: where
-        this is given the very model (the same tensors) that it has made before in this round, the state of that
-        training goes on; any other model starts from zeros, or with `--optimizer-state keep` from what its client's
-        memory keeps under `name`, which stands for the part "model" (`Algorithm.optimized`).
+        The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state starts from zeros, or with
+        `--optimizer-state keep` from what the client's memory keeps under `name`, which stands for the part "model"
+        (`Algorithm.optimized`). continued: this training goes on where the round's last one of that name has ended, and
+        so does the state.
         """
         optimizer = self.engine.settings.optimizer if optimizer is None else optimizer
         if not isinstance(step, OptimizerStep) and optimizer != PLAIN:
@@ -150,21 +150,27 @@ class Trainer:
         epochs = self.epochs if epochs is None else epochs
         width = batch_size or self.batch_size
         local_steps = self.local_steps if local_steps is None else local_steps
-        sizes = self._whole_batches(split, width) if self.engine.settings.drop_last else self.sizes(split)
+        sizes = self._orders.whole(split, width) if self.engine.settings.drop_last else self.sizes(split)
         sizes = sizes if samples is None else sizes.minimum(samples)
         if steps is None and samples is None and local_steps is not None:
-            batches = self._single_batches(split, purpose, sizes, width, epochs * local_steps)
+            batches = self._orders.single(split, purpose, sizes, width, epochs * local_steps)
         else:
             sizes = sizes if steps is None else sizes.clamp(max=steps * width)
-            batches = [Epoch(*self._order(split, purpose, epoch), sizes) for epoch in range(epochs)]
+            batches = self._orders.epochs(split, purpose, sizes, epochs)
         schedule = Schedule(step, batches, len(self.ids), width, self.engine.settings.augment)
-        return self._run(schedule, state, memory, constants, name)
+        return self._run(schedule, state, memory, constants, name, continued)
 
     def _run(
-        self, schedule: Schedule, state: Parts, memory: Memory, constants: Parts, name: str = "model"
+        self,
+        schedule: Schedule,
+        state: Parts,
+        memory: Memory,
+        constants: Parts,
+        name: str = "model",
+        continued: bool = False,
     ) -> tuple[Parts, Memory]:
         """The state after a schedule, and the memory with BatchNorm statistics and kept optimiser's state moved on."""
-        states = self._optimizer_states(schedule.step, state, memory, name)
+        states = self._optimizer_states(schedule.step, state, memory, name, continued)
         own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
         work = {**state, **own, "buffers": memory["buffers"]}
         self._count_flops(work, constants, schedule)
@@ -173,22 +179,24 @@ class Trainer:
         own = {key: new.pop(key) for key in own}
         for part in states:
             slots, whose = state_of(own, part), name if part == "model" else part
-            self._trained[whose] = new[part], slots
+            self._trained[whose] = slots
             kept = {key: stack for key, stack in named(whose, slots).items() if key in memory}
             memory |= {key: {**memory[key], **stack} for key, stack in kept.items()}
         return new, memory
 
-    def _optimizer_states(self, step: Step, state: Parts, memory: Memory, name: str) -> dict[str, Parts]:
+    def _optimizer_states(
+        self, step: Step, state: Parts, memory: Memory, name: str, continued: bool
+    ) -> dict[str, Parts]:
         """The optimiser's state that a training begins with: part -> slot -> name -> (m, *shape)."""
         begin, settings = dict[str, Parts](), self.engine.settings
-        if not isinstance(step, OptimizerStep):
+        if not isinstance(step, OptimizerStep) or step.optimizer.stateless:
             return begin
         for part in step.moves:
             fresh, whose = step.optimizer.init(row(state[part], 0)), name if part == "model" else part
-            kept, (model, going_on) = state_of(memory, whose), self._trained.get(whose, ({}, {}))
-            same = state[part].keys() == model.keys() and all(state[part][key] is own for key, own in model.items())
-            if same and fresh.keys() == going_on.keys():
-                begin[part] = going_on
+            kept = state_of(memory, whose)
+            if continued:
+                require(whose in self._trained, "continued", whose, "a model that was trained before in this round")
+                begin[part] = self._trained[whose]
             elif fresh and settings.keep_optimizer and step.optimizer == settings.optimizer:
                 self._check_kept(whose, kept)
                 begin[part] = {slot: only(kept[slot], names) for slot, names in fresh.items()}
@@ -217,66 +225,35 @@ class Trainer:
         The BatchNorm statistics that this moves on are dropped.
         """
         start, fixed = {"total": zeros(model)}, {"model": model}
-        epoch = Epoch(*self._order(split, purpose, 0), self.sizes(split))
-        schedule = Schedule(_add_gradient, [epoch], len(self.ids), self.batch_size)
+        epochs = self._orders.epochs(split, purpose, self.sizes(split), 1)
+        schedule = Schedule(add_gradient, epochs, len(self.ids), self.batch_size)
         state, _ = self._run(schedule, start, memory, fixed)
         return scale(1 / self.sizes(split).clamp(min=1).double(), state["total"])
 
-    def _whole_batches(self, split: str, width: int) -> Tensor:
-        """(m,) samples of each client in whole batches alone."""
-        sizes = self.sizes(split)
-        for client, size in zip(self.ids.tolist(), sizes.tolist(), strict=True):
-            if size < width:
-                raise InputError(
-                    f"--drop-last: client {self.engine.data.client_name(client)} has {size} samples to train on, less "
-                    f"than a batch of {width}; take a smaller --batch-size"
-                )
-        return sizes - sizes % width
+    def sums(self, statistic: Statistic, model: Stack, memory: Memory, split: str = "train", **fixed: Stack) -> Stack:
+        """name -> (m, *shape) float64: a statistic of each model, added up over all samples of its client.
 
-    def _single_batches(self, split: str, purpose: str, sizes: Tensor, width: int, steps: int) -> list[Epoch]:
-        """So many batches of every client, each as an epoch: all of an order, then those of a new one."""
-        per_order, device = -(-sizes // width), self.engine.data.device  # (m,) batches
-        count = -(-steps // int(per_order.min())) if steps else 0
-        drawn = [self._order(split, purpose, epoch) for epoch in range(count)]
-        padding = int(per_order.max()) * width
-        orders = torch.stack([F.pad(order, (0, padding - order.shape[1])) for order, _ in drawn]) if drawn else None
-        keys_of = torch.stack([noise for _, noise in drawn]) if drawn else None
-        found, rows = list[Epoch](), torch.arange(len(sizes), device=device)
-        for step in range(steps):
-            turn, place = step // per_order, step % per_order  # (m,) which order, which batch of it
-            left = (sizes - place * width).clamp(max=width)
-            at = (turn.to(device), rows)
-            columns = (place * width).to(device).unsqueeze(1) + torch.arange(width, device=device)
-            assert orders is not None
-            assert keys_of is not None
-            noise = keys.fold(keys_of[at], place.to(device))
-            found.append(Epoch(orders[at].gather(1, columns), noise, left))
-        return found
-
-    def _order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
-        """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
-        own, device = self.engine.data.splits[split], self.engine.data.device
-
-        def draw() -> tuple[Tensor, Tensor]:
-            ids, stream = self.ids.to(device), f"{purpose}/{STREAMS.get(split, split)}"
-            key = keys.key(self.seed, stream, self.round, ids, epoch)
-            order = keys.permutations(key, own.sizes[self.ids])
-            return own.index[ids].gather(1, order), keys.fold(key, 1)
-
-        return self.engine.shared(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
+        One pass in evaluation mode: BatchNorm uses the client's statistics, dropout is off, images are as they are.
+        `statistic` must be hashable and the same from round to round, as steps are (see `train`).
+        """
+        constants, index = {"model": model, **fixed}, self.engine.data.splits[split].index
+        order = index[self.ids.to(index.device)]
+        epoch = Epoch(order, torch.zeros_like(order[:, 0]), self.sizes(split))
+        schedule = Schedule(AddStatistic(statistic), [epoch], len(self.ids), self.batch_size)
+        start = {"total": no_total(self.engine, statistic, memory, constants)}
+        return self._run(schedule, start, memory, constants)[0]["total"]
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
         """Add what the schedule costs each client: full batches, and a last one of what is left."""
-        first, fixed, width = row_of_parts(work, 0), row_of_parts(constants, 0), schedule.width
+        width = schedule.width
         sizes = torch.stack([epoch.sizes for epoch in schedule.epochs] or [torch.zeros(schedule.rows)]).long()
         rest = sizes % width  # (epochs, m)
-        cost = {b: self._step_flops(schedule.step, first, fixed, b) for b in {width, *rest.unique().tolist()} if b}
-        for samples, flops in cost.items():
+        for samples in {width, *rest.flatten().tolist()} - {0}:
             batches = sizes // width if samples == width else rest == samples
-            self.flops += batches.sum(0) * flops
+            self.flops += batches.sum(0) * self._step_flops(schedule.step, work, constants, samples)
 
-    def _step_flops(self, step: Step, state: StepState, constants: StepState, samples: int) -> int:
-        """FLOPs of one client's step."""
+    def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
+        """FLOPs of one client's step; state, constants: (m, ...), of which the first row counts."""
         return self.engine.step_flops(step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
@@ -286,8 +263,3 @@ class Trainer:
     def _evaluate(self, model: Stack, buffers: Stack, split: str) -> Scores:
         """Scores of every row on its client's samples."""
         return evaluate(self.engine, model, buffers, self.ids, split)
-
-
-def _add_gradient(client: Client, state: StepState, batch: Batch, model: Model) -> StepState:
-    """Add the gradients of a batch's samples, at a fixed model, to the total."""
-    return {"total": descend(state["total"], client.gradient(model, batch), -float(len(batch.y)))}

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from feddwa.algorithms import Algorithm, Info, Problem
+from feddwa.algorithms import Algorithm, Info
 from feddwa.build import fitted
 from feddwa.engine import Cohort, Memory, ServerState, keys
 from feddwa.engine.evaluate import score_names
@@ -32,7 +32,7 @@ from feddwa.flower.replies import Assignment, Replies, collect_replies
 from feddwa.flower.settings import FlowerConfig
 from feddwa.flower.validation import Expected, ShapeProbe
 from feddwa.ledger import Costs, message_bytes
-from feddwa.sides import ServerSide, begin
+from feddwa.sides import ServerSide, begin, problem_of
 from feddwa.updates import OFFLINE
 
 
@@ -103,11 +103,11 @@ class Coordinator:
     def _fresh(self) -> tuple[ServerState, Memory]:
         """Initial (server state, memory (N, ...)) for all rows of the registry."""
         registry, probe = self.registry, self.probe
-        problem = Problem(
-            probe.initial, registry.clients, registry.train, registry.labels, probe.head, self.config.seed
-        )
-        settings = probe.client_side.engine.settings
-        return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers, settings)
+        engine = probe.client_side.engine
+        blank = problem_of(engine)
+        labels = None if blank.label_counts is None else registry.labels
+        problem = dataclasses.replace(blank, clients=registry.clients, sizes=registry.train, label_counts=labels)
+        return begin(self.algorithm, self.server_side.batchnorm, problem, probe.buffers, engine.settings)
 
     def _exchange(self, trains: list[int], last: bool) -> Outcome:
         """One exchange of messages; trains: rows of the cohort; last: nodes save their personalised models."""

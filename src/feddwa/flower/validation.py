@@ -19,7 +19,6 @@ from feddwa.data.inputs import Inputs
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Message, Model, Scores
-from feddwa.engine.network import head_parameters
 from feddwa.engine.rows import take_parts, tensors
 from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
@@ -49,7 +48,6 @@ class ShapeProbe:
     dataset: Dataset  # the blank samples
     initial: Model  # the initial model
     buffers: Model  # its BatchNorm statistics
-    head: tuple[str, ...]  # names of the parameters of the last linear layer
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
@@ -62,7 +60,7 @@ class ShapeProbe:
         plain = replace(config, validation=0.0, early_stop=None, drop_last=False)
         engine: Engine = make_engine(plain, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
         side = ClientSide.of(config.make_algorithm(), engine, config.batchnorm, chunk=1)
-        return cls(side, dataset, *engine.initial(), head_parameters(engine.module))
+        return cls(side, dataset, *engine.initial())
 
     def upload_signature(self, download: Message, memory: Memory, round: int) -> Signature:
         """Signature that every client's upload must have in this round.

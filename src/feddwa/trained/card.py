@@ -13,7 +13,7 @@ from typing import Any
 from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError, shown
 
-VERSION = 1
+VERSION = 2
 BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry for each client
 
 
@@ -41,6 +41,7 @@ class ModelCard:
     test_samples: tuple[int, ...]
     accuracy: tuple[float | None, ...]  # percent, on the client's test samples
     loss: tuple[float | None, ...]
+    layers: dict[str, str] | None  # hyper-parameters of the algorithm, which adds layers to the network; None: none
     missing: str = ""  # why no models are stored, where none are
     run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
 

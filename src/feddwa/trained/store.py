@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from feddwa import checkpoint, models
+from feddwa import checkpoint, models, params, plugins
 from feddwa.build import fitted, outputs_for
 from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset
@@ -28,6 +28,7 @@ from feddwa.engine import Engine, Scores, Stack
 from feddwa.engine.rows import row
 from feddwa.engine.sequential import load
 from feddwa.errors import InputError, one_line
+from feddwa.sides import adds_layers
 from feddwa.storage import write_whole
 from feddwa.trained.card import ModelCard, finite, from_text, percent, plain
 
@@ -90,6 +91,7 @@ def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
         test_samples=sizes["test"],
         accuracy=(None,) * data.clients,
         loss=(None,) * data.clients,
+        layers=config.algorithm_parameters() if adds_layers(config.make_algorithm()) else None,
     )
 
 
@@ -144,6 +146,9 @@ def make_network(card: ModelCard) -> nn.Module:
     """The network of a card, its parameters not yet those of a client."""
     with torch.random.fork_rng(devices=[]):
         module = models.make(card.network, card.sample, card.outputs, card.arguments)
+        if card.layers is not None:
+            algorithm = plugins.ALGORITHMS.find(card.algorithm)
+            module = params.build(algorithm, card.layers, f"algorithm {card.algorithm}").network(module)
     return module.to(getattr(torch, card.dtype)).eval()
 
 

@@ -15,6 +15,7 @@ from feddwa.data.task import Task
 from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.engine.memory import rows_that_fit
+from feddwa.engine.rows import repeat
 from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
 from feddwa.recipe import settings_of
@@ -120,7 +121,8 @@ def sample_flops(engine: Engine) -> float:
     """FLOPs of the gradient for one sample, in terms of which budgets are counted."""
     parameters, buffers = engine.initial()
     batch = engine.settings.batch_size
-    return engine.step_flops(SGDStep(0.0), {"model": parameters, "buffers": buffers}, {}, batch) / batch
+    state = {"model": repeat(parameters, 1), "buffers": repeat(buffers, 1)}
+    return engine.step_flops(SGDStep(0.0), state, {}, batch) / batch
 
 
 def rungs_of(sampler: str, rounds: int) -> list[int]:

@@ -12,6 +12,13 @@ T = TypeVar("T")
 Request = Training | Scoring | Joint
 
 
+def _held() -> threading.Lock:
+    """A lock that waits to be released by another thread: a semaphore of one, without the price of a Condition."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class _Stopped(BaseException):
     """Unwinds the thread of a task that has been stopped."""
 
@@ -25,8 +32,8 @@ class Worker(Generic[T]):
     reply: Any = None
     round: int = 0  # that its federation is in
     _thread: threading.Thread | None = None
-    _may_run: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # at a request, or ended
+    _may_run: threading.Lock = field(default_factory=_held)
+    _paused: threading.Lock = field(default_factory=_held)  # free at a request, or once the task has ended
     _results: list[T] = field(default_factory=list)  # one, once the task has ended
     _error: BaseException | None = None
     _stopping: bool = False
