@@ -181,9 +181,8 @@ def _date(rows: Rows, name: str, value: str) -> InputError:
 
 def _refuse_infinite(rows: Rows, name: str, column: pa.ChunkedArray, values: np.ndarray) -> None:
     """values: (n,) float32 of the column."""
-    infinite = np.isinf(values)
-    if infinite.any():
-        row = int(infinite.argmax())
+    if np.isinf(values).any():
+        row = int(np.isinf(values).argmax())
         value = float(column[row].as_py())
         what = "an infinite value" if np.isinf(value) else f"the value {value:g}, beyond 3.4e38,"
         raise InputError(f"{rows.where(row)} has {what} in column {name!r}")
@@ -272,13 +271,10 @@ def changes(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray) -> list
             filled.append(f"{column.name!r} ({gaps:,})")
         if column.kind == "category":
             values = words(found.cast(pa.string()))[chosen]
-            strange = ~np.isin(values, [*column.categories, ""])
-            if strange.any():
-                first = str(values[int(strange.argmax())])
-                new.append(
-                    f"column {column.name!r}: {counted(int(strange.sum()), 'row')} with a value that no training row "
-                    f"has ({first!r}), all of its inputs are 0 there"
-                )
+            strange = values[~np.isin(values, [*column.categories, ""])]
+            if len(strange):
+                told = f"{counted(len(strange), 'row')} with a value that no training row has ({str(strange[0])!r})"
+                new.append(f"column {column.name!r}: {told}, all of its inputs are 0 there")
     return [*([f"missing values filled in, in columns {in_words(filled)}"] if filled else []), *new]
 
 
