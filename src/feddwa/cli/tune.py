@@ -15,7 +15,7 @@ from feddwa.plugins import ALGORITHMS, check_dataset
 from feddwa.tune.options import TuningOptions
 
 TUNING = "tune.toml"  # in the directory of a search
-PAGE = "search.html"
+PAGE, MARKDOWN = "search.html", "table.md"
 FREE = ("out", "jobs", "quiet", "data_dir", "device")  # may differ where a search is continued
 SEARCH_SEED = 1000  # far from the seeds that people report
 
@@ -83,7 +83,7 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
     from feddwa.build import load_task
     from feddwa.cli.outcome import resumable
     from feddwa.report.progress import decoding
-    from feddwa.report.search import show_search, write_search
+    from feddwa.report.search import show_search, write_search, write_table
     from feddwa.report.terminal import make_console
     from feddwa.storage import write_whole
     from feddwa.tune.command import Tuning, check_engine, locked, run_tuning
@@ -111,6 +111,7 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
         run_tuning(Tuning(searches, config.seeds_final, config.jobs), say)
         found = read_tuning(out)
         write_search(found, out / PAGE)
+        write_table(found, out / MARKDOWN)
     show_search(console, found)
     say(f"\n  {out / PAGE}   open it in a browser\n  feddwa compare --tuned {out} compares the winners")
     if config.quiet:

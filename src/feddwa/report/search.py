@@ -1,4 +1,4 @@
-"""What a tuning came to, as a table in the terminal and as a page: default against tuned, and how it was searched."""
+"""What a tuning came to: as a table, in the terminal and in Markdown, and as a page that tells how it was searched."""
 
 import io
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +20,6 @@ from feddwa.tune.search import DEFAULT, TUNED
 from feddwa.tune.space import in_words
 
 COLUMNS = ("method", "rank", "validation, default", "validation, tuned", "test, default", "test, tuned", "gain", "best")
-COLUMNS_PER_ROW = 4  # of pictures of a method
 
 
 def rows_of(methods: Sequence[Tuned]) -> list[tuple[str, ...]]:
@@ -39,14 +39,22 @@ def rows_of(methods: Sequence[Tuned]) -> list[tuple[str, ...]]:
 
 
 def show_search(console: Console, methods: Sequence[Tuned]) -> None:
-    """The table, and what its numbers are."""
-    table = Table(title=_title(methods))
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("method", "best") else "right", overflow="fold")
+    """The table without the winners' values, for which 80 columns are too few; and what its numbers are."""
+    table = Table(title=_title(methods), box=box.SIMPLE_HEAD)
+    for column in COLUMNS[:-1]:
+        short = column.replace("validation", "valid.").replace(", ", "\n")
+        table.add_column(short, justify="left" if column == "method" else "right")
     for row in rows_of(methods):
-        table.add_row(*row)
+        table.add_row(*row[:-1])
     console.print(table)
     console.print(_explained(methods[0]), highlight=False)
+
+
+def write_table(methods: Sequence[Tuned], path: Path) -> None:
+    """Write the table in Markdown."""
+    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 2), "---"], *rows_of(methods)]
+    rows = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    write_whole(path, f"{_title(methods)}. {_explained(methods[0])}\n\n{rows}")
 
 
 def write_search(methods: Sequence[Tuned], path: Path) -> None:
