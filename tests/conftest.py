@@ -27,11 +27,11 @@ from feddwa.trained.store import TrainedModels
 
 # The longest files, in this order. They begin first, so that no worker is left alone with one of them at the end.
 LONG = [
-    "flower/test_loopback.py", "engine/test_stacked.py", "algorithms/test_parity.py", "oracles/test_oracles.py",
-    "test_docs.py", "engine/test_recipe.py", "test_faults.py", "reproduction/test_summary.py", "test_batchnorm.py",
-    "test_chaos.py", "test_export.py", "results/test_damage.py", "algorithms/test_lockstep.py",
-    "flower/test_parity.py", "engine/test_optimizers.py", "test_extend.py", "reproduction/test_reproduce.py",
-    "test_screen.py",
+    "flower/test_loopback.py", "oracles/test_oracles.py", "algorithms/test_parity.py", "engine/test_recipe.py",
+    "test_docs.py", "reproduction/test_summary.py", "test_resume.py", "engine/test_stacked.py", "test_chaos.py",
+    "test_export.py", "test_batchnorm.py", "algorithms/test_lockstep.py", "test_faults.py", "results/test_damage.py",
+    "test_tune.py", "engine/test_optimizers.py", "flower/test_parity.py", "test_extend.py",
+    "reproduction/test_reproduce.py", "test_screen.py",
 ]  # fmt: skip
 
 ANYWHERE = [name for name in ALGORITHMS if name != "fedbn"]  # FedBN refuses networks without BatchNorm

@@ -229,7 +229,6 @@ def test_gradients_are_those_that_methods_compute():
     assert trials.train([ahead], task, [2])[0].gradients == pytest.approx(4 * (samples - held))
 
 
-@pytest.mark.slow
 def test_a_tuning_states_validation_and_test_and_its_winner_can_be_run(tmp_path, capsys):
     out = tmp_path / "tuned"
     words = ["tune", "--algorithms", "fedprox", "local", "--trials", "3", *SMALL[:-1], "--out", str(out)]
