@@ -412,7 +412,7 @@ GOOD = [(X, Y), (X, Y)]
         (nn.Linear(4, 2), [(list("ababab"), Y)], {}, r"clients\[0\]: got '<U1 \(6,\)', must be arrays of numbers"),
         (nn.Linear(4, 2), [(X, Y), (X, list("ababab"))], {}, "got 'int64 and <U1', must be targets of one type"),
         (nn.Linear(4, 2), [(1.0, 2.0)], {}, r"clients\[0\]: .* arrays of numbers with a sample axis"),
-        (nn.Linear(4, 2), [(X, Y - 1)], {}, "labels go from -1 to 0"),
+        (nn.Linear(4, 2), [(X, Y - 1)], {}, r"clients\[0\]: got 'labels from -1', must be labels from 0"),
         (nn.Linear(5, 2), GOOD, {}, r"model: does not take torch.float32 samples \(4,\): mat1 and mat2"),
         (nn.Linear(4, 1), GOOD, {}, "model: gives 1 scores, must be at least 2, one per class"),
         (nn.Linear(4, 1), GOOD, {"loss": F.binary_cross_entropy}, r"loss: does not take outputs \(1, 1\)"),

@@ -1,7 +1,7 @@
 """Colours and dashes of methods, in the report and in all figures: told apart by the colour-blind and in print.
 
 The hues are those of Okabe and Ito, darkened where they are too pale for lines on white; where they are used up, dashes
-go on, and then hues of Tol. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
+go on, then hues of Tol and three others. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
 """
 
 import itertools
@@ -23,6 +23,9 @@ MORE = (
     ("#117733", "#8fc76a"),
     ("#332288", "#8c8cf5"),
     ("#74741c", "#d3d36b"),
+    ("#8c564b", "#d09a8c"),
+    ("#00707f", "#40c4d4"),
+    ("#a31515", "#ff8a80"),
 )
 DASHES = ("solid", "dashed", "dotted")
 LOOKS = [(hue, dash) for hues in (HUES, MORE) for dash in DASHES for hue in hues]
