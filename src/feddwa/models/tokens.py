@@ -89,27 +89,35 @@ class TokenEncoder(TransformerBody):
 
 
 class CausalTransformer(TransformerBody):
-    """Token ids (B, L) -> (B, dim): a token attends to itself and those before it; the state of the last one."""
+    """Token ids -> states, where a token attends to itself and those before it: of every token, or the last one."""
+
+    def __init__(
+        self, length: int, vocabulary: int, dim: int, layers: int, heads: int, dropout: float, every: bool
+    ) -> None:
+        super().__init__(length, vocabulary, dim, layers, heads, dropout)
+        self.every = every
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, dim)."""
+        """(B, L) -> (B, L, dim) if `every`, else (B, dim)."""
         length = ids.shape[1]
         later = torch.ones(length, length, dtype=self.place.dtype, device=ids.device).triu(1)  # (L, L)
-        return self.states(ids, later * MASKED)[:, -1]
+        states = self.states(ids, later * MASKED)
+        return states if self.every else states[:, -1]
 
 
 class RecurrentBody(nn.Module):
-    """Token ids (B, L) -> (B, hidden): embeddings, layers of LSTM, and the last output."""
+    """Token ids -> outputs of layers of LSTM: those of every token, or of the last one."""
 
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.every = every
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, hidden)."""
+        """(B, L) -> (B, L, hidden) if `every`, else (B, hidden)."""
         outputs: Tensor = self.lstm(self.token(ids))[0]  # (B, L, hidden)
-        return outputs[:, -1]
+        return outputs if self.every else outputs[:, -1]
 
 
 def transformer(
@@ -130,8 +138,9 @@ def transformer(
 
 
 def char_transformer(
-    shape: Shape, classes: int, vocabulary: int, dim: int = 128, layers: int = 2, heads: int = 4, dropout: float = 0.0
-) -> Network:
+    shape: Shape, classes: int, vocabulary: int, dim: int = 128, layers: int = 2, heads: int = 4, dropout: float = 0.0,
+    every: bool = False,
+) -> Network:  # fmt: skip
     """A small causal transformer that predicts the next token: embedding, layers of attention, the last state, a head.
 
     vocabulary: number of ids; default: as many as the tokens to predict, or one more than the largest id in the data.
@@ -139,13 +148,16 @@ def char_transformer(
     layers: number of layers.
     heads: attention heads of a layer.
     dropout: share of a layer's outputs that is left out in training.
+    every: predict at every position, for targets (length,); default: the one token behind a sample.
     """
     _check_transformer(dim, layers, heads, dropout)
     ids = max(vocabulary, classes)
-    return Network(CausalTransformer(shape[0], ids, dim, layers, heads, dropout), dim, classes)
+    return Network(CausalTransformer(shape[0], ids, dim, layers, heads, dropout, every), dim, classes)
 
 
-def char_lstm(classes: int, vocabulary: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Network:
+def char_lstm(
+    classes: int, vocabulary: int, embedding: int = 8, hidden: int = 256, layers: int = 2, every: bool = False
+) -> Network:
     """LEAF's network for Shakespeare: embedding, two layers of LSTM, the last output, a head: 819,920 parameters at 80
     characters, as torch's LSTM has two biases.
 
@@ -153,10 +165,11 @@ def char_lstm(classes: int, vocabulary: int, embedding: int = 8, hidden: int = 2
     embedding: width of the embedding.
     hidden: width of the LSTM.
     layers: number of its layers.
+    every: predict at every position, for targets (length,); default: the one token behind a sample.
     """
     for name, value in {"embedding": embedding, "hidden": hidden, "layers": layers}.items():
         require(value > 0, f"--model-arg {name}", value, "at least 1")
-    return Network(RecurrentBody(max(vocabulary, classes), embedding, hidden, layers), hidden, classes)
+    return Network(RecurrentBody(max(vocabulary, classes), embedding, hidden, layers, every), hidden, classes)
 
 
 def _check_transformer(dim: int, layers: int, heads: int, dropout: float) -> None:
