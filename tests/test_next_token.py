@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 import feddwa
 from feddwa import cli, models
+from feddwa.build import load_task
+from feddwa.config_file import from_toml
 from feddwa.data.dataset import Dataset
-from feddwa.data.federated import answers, federate
+from feddwa.data.federated import HELD_OUT, answers, federate
 from feddwa.data.inputs import Inputs
 from feddwa.data.labels import PADDING
 from feddwa.data.partition import Partition
@@ -192,6 +194,11 @@ def test_own_tokens_train_from_the_shell(capsys):
     assert cli.main([*arguments, "--out", "run"]) == 0
     assert "token-accuracy" in capsys.readouterr().out
     last = json.loads(Path("run/clients.jsonl").read_text().splitlines()[-1])
+    task = load_task(from_toml("run/config.toml", feddwa.RunConfig))
+    tokens = np.array([(task.dataset.y[own] != PADDING).sum() for own in task.partition.test])
+    weighted = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["before"]["all_weighted"]
+    assert weighted == pytest.approx(float(tokens @ last["before"] / tokens.sum()), abs=0.02)
+    assert tokens[0] != tokens[1]
     assert last["metrics_before"]["token-accuracy"] == pytest.approx(last["before"], abs=0.01)
     run = read_run(Path("run"))
     assert run.measure is ACCURACY
@@ -246,6 +253,13 @@ def test_torchs_cross_entropy_counts_the_same_tokens(length, backend):
     for one, two in zip(found[0].metrics, found[1].metrics, strict=True):
         assert one["before"]["all"] == two["before"]["all"] is not None
         assert one["loss_before"] == pytest.approx(two["loss_before"], rel=1e-9)
+
+
+def test_clients_are_weighted_by_tokens_where_samples_are_weighted():
+    data = engine_of(nn.Embedding(V, V)).data.hold_out(0.3, None)
+    for split, found in (("test", data.answers("test")), (HELD_OUT, data.validation_sizes)):
+        assert found.tolist() == [int((data.y[own] != PADDING).sum()) for own in data.rows(split)]
+    assert data.validation_sizes.tolist() != data.splits[HELD_OUT].sizes.tolist()
 
 
 def test_searches_compare_token_accuracy():

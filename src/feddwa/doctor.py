@@ -224,7 +224,7 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
         begun = time.perf_counter()
         rounds.append(federation.step())
         took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
-    sizes, honest = engine.data.splits["test"].sizes, federation.honest
+    sizes, honest = engine.data.answers("test"), federation.honest
     lines = [metrics.round_line(each, sizes, honest) for each in rounds]
     lines.append(metrics.final_line(federation.scores, sizes, len(rounds), honest))
     found = went_wrong(lines, description.test_counts, finished=False, name=description.client_name)

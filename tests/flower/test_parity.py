@@ -147,6 +147,23 @@ def test_token_ids_and_the_network_that_fits_them(tmp_path):
     assert from_toml(tmp_path / "chosen" / "federated" / "config.toml", RunConfig).model == "transformer"
 
 
+def test_a_token_at_every_position(tmp_path):
+    """Means over clients are weighted by tokens, whose number nodes tell."""
+    rng = np.random.default_rng(0)
+    ids, lengths = rng.integers(0, 9, (48, 7)), rng.integers(1, 7, 48)
+    y = np.where(np.arange(6) < lengths[:, None], ids[:, 1:], -100)
+    np.savez(tmp_path / "own.npz", tokens=ids[:, :-1], y=y)
+    path = str(tmp_path / "own.npz")
+    options = {"dataset": path, "dtype": "float64", "clients": 4, "algorithm": "fedavg", "rounds": 2}
+    options |= {"partition": "iid", "model": "char-lstm", "model_arg": ("every=true", "hidden=4"), "validation": 0.2}
+    options |= {"metrics": ("perplexity",), "lr": 0.5}
+    lines, models, _ = federated(tmp_path, 2, node={"dataset": path}, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-10)
+    assert lines[0]["before"]["all"] != lines[0]["before"]["all_weighted"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["feddwa", "fedrod", "feddwa_plus"])
 def test_frozen_parameters_neither_travel_nor_move(tmp_path, monkeypatch, algorithm):

@@ -110,8 +110,8 @@ class FederatedData(NamedClients):
 
     @property
     def validation_sizes(self) -> Tensor | None:
-        """(N,) samples that each client validates with; None where nothing is held out."""
-        return self.splits[HELD_OUT].sizes if HELD_OUT in self.splits else None
+        """(N,) answers by which each client is validated, see `answers`; None where nothing is held out."""
+        return self.answers(HELD_OUT) if HELD_OUT in self.splits else None
 
     def hold_out(self, share: float, draws: np.ndarray | None) -> "FederatedData":
         """The same data with a share of every client's training samples in the split HELD_OUT, for validation alone.

@@ -77,7 +77,7 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "classes": dataset.classes,
         "names": names_digest(dataset),
     }
-    sizes = {name: data.splits[name].sizes[site.numbers] for name in ("train", "test")}
+    sizes = {"train": data.splits["train"].sizes[site.numbers], "test": data.answers("test")[site.numbers]}
     if data.validation_sizes is not None:
         sizes["validation"] = data.validation_sizes[site.numbers]
     counts = data.label_counts()

@@ -35,9 +35,9 @@ class NodeDescription:
     total: int  # clients of the whole partition, of which the node has a block
     task: tuple[Any, ...]  # inputs of the network, layout of a target, number of classes, digest of their names
     train: Tensor  # (k,) training samples
-    test: Tensor  # (k,) test samples
+    test: Tensor  # (k,) answers that test samples ask for: one each, or the tokens to predict
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
-    validation: Tensor  # (k,) held-out training samples, 0 where the run has none
+    validation: Tensor  # (k,) the same of held-out training samples, 0 where the run has none
 
     @classmethod
     def of(cls, content: RecordDict, disclosed: bool, validated: bool = False) -> "NodeDescription":

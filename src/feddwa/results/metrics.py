@@ -25,9 +25,10 @@ def round_line(
     """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
-    take no part keep their model. "weighted" = by test samples, that is, the share of all samples answered rightly;
-    "participants_weighted" is what the paper's code logs. Losses are means over all clients, too. Participants are the
-    clients whose updates count; "missing" has the others, by reason. "honest" are all clients but the attackers.
+    take no part keep their model. "weighted" = by test samples (by tokens, where these are predicted), that is, the
+    share of all answered rightly; "participants_weighted" is what the paper's code logs. Losses are means over all
+    clients, too. Participants are the clients whose updates count; "missing" has the others, by reason. "honest" are
+    all clients but the attackers.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
     "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
     training, on all clients' test data together. "validation" and "validation_after" are as "before" and "after" on

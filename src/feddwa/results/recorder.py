@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -88,11 +89,11 @@ class SimulatedRounds:
         card = scored(self.card, federation.scores, federation.round)
         return TrainedModels(card, {**model, **buffers}, federation.engine.module)
 
-    @property
+    @cached_property
     def _test_sizes(self) -> torch.Tensor:
-        return self.federation.engine.data.splits["test"].sizes
+        return self.federation.engine.data.answers("test")
 
-    @property
+    @cached_property
     def _validation_sizes(self) -> torch.Tensor | None:
         return self.federation.engine.data.validation_sizes
 
