@@ -9,8 +9,9 @@ another. The ratio is (median time of the plain loop's epoch) / (median time of 
 turn. The server's weights are held against a double Python loop over clients, and against one matrix product; three
 seeds trained as one stack of rows against the same three one after another; evaluation against a loop over clients;
 `recipes`, momentum, Adam and a decaying rate, against plain SGD in the engine (the ratio: how many times as long).
-`networks` are those of networks.py, 20 clients each; for them the seconds until the first epoch is done are told, too:
-on a GPU, kernels are compiled then. Networks whose package is not installed are left out, which is said.
+`networks` are those of networks.py, 20 clients each, for the next character 100; for them the seconds until the first
+epoch is done are told, too: on a GPU, kernels are compiled then. Networks whose package is not installed are left out,
+which is said.
 """
 
 import argparse
@@ -248,7 +249,7 @@ def run_server(device: str, seconds: float, m: int = 100, size: int = 1_200_000)
 
 
 def run_networks(device: str, seconds: float) -> list[dict[str, object]]:
-    """Networks as people bring them, 20 clients each."""
+    """Networks as people bring them, each with its number of clients."""
     found = []
     for name in networks.NETWORKS:
         rows = run_network(name, device, seconds)
@@ -278,7 +279,7 @@ def run_network(name: str, device: str, seconds: float, samples: int = 40) -> li
     fast, slow = race(vectorised, plain, seconds, device)
     steps = samples // batch
     times = {"engine_ms": fast / steps * 1e3, "plain_ms": slow / steps * 1e3, "ratio": slow / fast}
-    return [{"case": name, **times, "wanted": 1.0, "first_s": first}]
+    return [{"case": name, **times, "wanted": network.on_gpu if device == "cuda" else 1.0, "first_s": first}]
 
 
 def show(row: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Networks as people bring them: recurrent ones, transformers with dropout, and those of three well-known packages.
 
-They are written for a module, not for this library. `make(name)` has the size that is timed, `make(name, tiny=True)`
-one that the tests train in float64 in a second.
+They are written for a module, not for this library; the last two are its own, for the next character. `make(name)` has
+the size that is timed, `make(name, tiny=True)` one that the tests train in float64 in a second.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from feddwa import models
+from feddwa.data.inputs import Inputs
+
 CLASSES = 10
+CHARACTERS = 80  # of LEAF's Shakespeare; as many are read to predict the next one
 
 
 class Recurrent(nn.Module):
@@ -111,6 +115,15 @@ def bert(tiny: bool) -> nn.Module:
     )  # fmt: skip
 
 
+def next_character(name: str, small: list[str]) -> Callable[[bool], nn.Module]:
+    """What makes a network of this library for the next character; small: the arguments of the tiny one."""
+
+    def make(tiny: bool) -> nn.Module:
+        return models.make(name, Inputs.of((7 if tiny else 80,), CHARACTERS), CHARACTERS, small if tiny else [])
+
+    return make
+
+
 @dataclass(frozen=True)
 class Network:
     """How a network is made, and what it reads."""
@@ -118,8 +131,9 @@ class Network:
     make: Callable[[bool], nn.Module]  # whether it is the tiny one
     shape: tuple[int, ...]
     tiny_shape: tuple[int, ...]
-    tokens: bool = False
+    tokens: int = 0  # the number of token ids, if it reads those
     clients: int = 20  # that are timed: an epoch of ResNet-18 on two cores is a long one
+    on_gpu: float = 1.0  # wanted ratio there
 
     @cached_property
     def left_out(self) -> str:
@@ -136,7 +150,7 @@ class Network:
         """So many random samples."""
         rng, shape = np.random.default_rng(0), self.tiny_shape if tiny else self.shape
         if self.tokens:
-            return rng.integers(0, 100, (count, *shape))
+            return rng.integers(0, self.tokens, (count, *shape))
         return rng.normal(size=(count, *shape)).astype(np.float32)
 
 
@@ -148,7 +162,18 @@ NETWORKS = {
     "resnet18": Network(resnet18, (3, 32, 32), (3, 16, 16), clients=5),
     "mobilenetv3": Network(mobilenetv3, (3, 32, 32), (3, 24, 24)),
     "vit": Network(vision_transformer, (3, 32, 32), (3, 16, 16)),
-    "bert": Network(bert, (32,), (6,), tokens=True),
+    "bert": Network(bert, (32,), (6,), tokens=100),
+    "char-lstm": Network(
+        next_character("char-lstm", ["embedding=3", "hidden=4"]), (80,), (7,), CHARACTERS, clients=100, on_gpu=10.0
+    ),
+    "char-transformer": Network(
+        next_character("char-transformer", ["dim=8", "heads=2", "dropout=0.1"]),
+        (80,),
+        (7,),
+        CHARACTERS,
+        clients=100,
+        on_gpu=10.0,
+    ),
 }
 
 

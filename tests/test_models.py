@@ -213,6 +213,33 @@ def test_the_transformer_ignores_padding():
     assert torch.isfinite(network(torch.zeros(1, 6, dtype=torch.int64))).all()  # padding alone
 
 
+def test_the_lstm_for_characters_is_leafs():
+    network = models.make("char-lstm", Inputs.of((80,), 80), 80)
+    one_bias = parameters(network) - 2 * 4 * 256  # TensorFlow's LSTM has one for each gate, torch's has two
+    assert (parameters(network), one_bias) == (819_920, 817_872)
+    assert network(torch.randint(0, 80, (3, 80))).shape == (3, 80)
+
+
+def test_networks_for_the_next_token_read_every_id_that_they_may_predict():
+    """Of the text that a client has seen, a character may be missing which is to come."""
+    for name in ("char-lstm", "char-transformer"):
+        assert models.make(name, Inputs.of((5,), 7), 9).body.token.num_embeddings == 9
+        assert models.make(name, Inputs.of((5,), 7), 2).body.token.num_embeddings == 7
+
+
+def test_in_the_causal_transformer_no_state_depends_on_later_tokens():
+    body = models.make("char-transformer", Inputs.of((6,), 9), 9, ["dim=8", "layers=3"]).body.double().eval()
+    ids, seen = torch.randint(0, 9, (1, 6)), []
+    body.norm.register_forward_hook(lambda _, inputs, output: seen.append(output[0]))  # (6, dim)
+    body(ids)
+    for place in range(6):
+        other = ids.clone()
+        other[0, place] = (ids[0, place] + 1) % 9
+        body(other)
+        changed = (seen[-1] - seen[0]).abs().amax(1) > 1e-9
+        assert changed.tolist() == [later >= place for later in range(6)]
+
+
 class Own(nn.Module):
     """A network of one's own with arguments of every kind."""
 

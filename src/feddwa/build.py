@@ -15,7 +15,7 @@ from feddwa.config import CLIENTS, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
-from feddwa.data.dataset import Dataset, with_numbers
+from feddwa.data.dataset import Dataset, refuse_padding, with_numbers
 from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
@@ -29,7 +29,15 @@ from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, counted, require
 from feddwa.faults import Faults
 from feddwa.federation import Federation
-from feddwa.fit import check_central, check_single_samples, check_trainable, check_validation, try_batch
+from feddwa.fit import (
+    check_answers,
+    check_central,
+    check_single_samples,
+    check_targets_left,
+    check_trainable,
+    check_validation,
+    try_batch,
+)
 from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
 from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
@@ -60,6 +68,8 @@ def check_targets(config: RunConfig, dataset: Dataset) -> None:
     if dataset.classes == 1:
         name = " ".join(dataset.class_names)
         raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
+    if config.loss == "bce":
+        refuse_padding(dataset)
     if config.loss is not None:
         return
     if is_one_hot(dataset.y):
@@ -150,11 +160,7 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
     """The network of a configuration, initialised from its own key, with the layers that its algorithm adds."""
     config = fitted(config, inputs_of(dataset))
     assert config.model is not None
-    if config.model in models.MODELS and dataset.classes and dataset.y.ndim > 1:
-        raise InputError(
-            f"--model {config.model}: gives one answer for a sample, the data have targets of shape "
-            f"{dataset.y.shape[1:]}, whole numbers; give one class a sample, of shape (n,), or bring a module"
-        )
+    check_answers(config, dataset)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
         module = models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
@@ -168,8 +174,8 @@ def outputs_for(config: RunConfig, dataset: Dataset) -> int:
 
 
 def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
-    """The loss of a run; where none is given, what suits the targets: classes or real numbers."""
-    usual = "mse" if dataset.y.dtype.kind == "f" else "cross-entropy"
+    """The loss of a run; where none is given, what suits the targets: classes, tokens (n, L) or real numbers."""
+    usual = "mse" if dataset.y.dtype.kind == "f" else "next-token" if dataset.y.ndim == 2 else "cross-entropy"
     found: Loss = LOSSES.find(config.loss or usual)
     return found
 
@@ -224,6 +230,7 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
     check_single_samples(engine)
+    check_targets_left(engine)
     check_validation(config, engine)
     algorithm = algorithm or config.make_algorithm()
     check_central(config, engine, algorithm)

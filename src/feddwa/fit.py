@@ -8,16 +8,37 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feddwa import models
 from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
+from feddwa.data.dataset import Dataset
 from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
+from feddwa.data.labels import PADDING
 from feddwa.engine import Engine
 from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import call, trainable
 from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.errors import InputError
 from feddwa.plugins import label
+from feddwa.scoring import next_token
+
+
+def check_answers(config: RunConfig, dataset: Dataset) -> None:
+    """Raise unless a network of this package gives as many answers for a sample as the data have classes to find."""
+    if config.model not in models.MODELS or not dataset.classes:
+        return
+    model = models.find(config.model, config.model_arg)
+    every = model.values(config.model_arg, config.model).get("every", False)
+    if every and dataset.y.ndim == 1:
+        raise InputError("--model-arg every: got true, but the data have one target for a sample; leave it out")
+    if dataset.y.ndim > 1 and not (every and dataset.y.shape == dataset.x.shape):
+        known = [name for name, other in models.MODELS.items() if "every" in other.arguments]
+        valid = f"{' or '.join(known)} with --model-arg every=true predict a token at every position of token ids"
+        raise InputError(
+            f"--model {config.model}: gives one answer for a sample, the data have targets of shape "
+            f"{dataset.y.shape[1:]}, whole numbers; give one class a sample, of shape (n,), or bring a module; {valid}"
+        )
 
 
 def try_batch(engine: Engine) -> None:
@@ -33,7 +54,8 @@ def try_batch(engine: Engine) -> None:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
-        scores = outputs.shape[1] if engine.loss is F.cross_entropy and outputs.ndim > 1 else None
+        axis = {F.cross_entropy: 1, next_token: -1}.get(engine.loss)  # of outputs, that of classes
+        scores = outputs.shape[axis] if axis is not None and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
             raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
         shapes = f"outputs {tuple(outputs.shape)} and {y.dtype} targets {tuple(y.shape)}"
@@ -73,6 +95,18 @@ def check_single_samples(engine: Engine) -> None:
             f"--batch-size {width}: client {client} has {size} training samples, so a batch of one is left over, of "
             "which this model's BatchNorm has no variance; take another batch size"
         ) from None
+
+
+def check_targets_left(engine: Engine) -> None:
+    """Every client must have something to predict: rows of tokens may be padding alone."""
+    for split in ("train", "test"):
+        nothing = (engine.data.answers(split) == 0).nonzero().flatten().tolist()
+        if nothing:
+            client = engine.data.client_name(nothing[0])
+            raise InputError(
+                f"dataset: client {client} has no token to predict in its {split} samples, all its targets are padding "
+                f"({PADDING}); leave the client out"
+            )
 
 
 def check_validation(config: RunConfig, engine: Engine) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
+from feddwa.data.labels import PADDING
 from feddwa.plugins import Unfit, check_arguments
 
 ARGUMENTS = ("outputs", "targets")
@@ -32,6 +33,19 @@ def _needs(kind: type) -> bool:
     empty, variable = inspect.Parameter.empty, (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     known = inspect.signature(kind).parameters.values()
     return any(each.default is empty and each.kind not in variable for each in known)
+
+
+def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of the next token at every position: scores (B, L, V) for tokens (B, L).
+
+    The mean over the tokens of the batch. Targets that are -100 are padding, which counts nowhere.
+    """
+    if outputs.ndim != 3 or targets.is_floating_point() or outputs.shape[:2] != targets.shape:
+        raise ValueError(f"needs scores (B, L, V) and tokens (B, L), got {_shape(outputs)} and {_shape(targets)}")
+    present = targets != PADDING
+    wanted = targets.masked_fill(~present, 0).unsqueeze(-1)
+    losses = -outputs.log_softmax(-1).gather(-1, wanted).squeeze(-1)  # (B, L)
+    return losses.masked_fill(~present, 0).sum() / present.sum().clamp(min=1)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -67,6 +81,18 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     confusion = _confusion(outputs, targets)
     present = confusion.sum(1) > 0
     return float(100 * (confusion.diagonal()[present] / confusion.sum(1)[present]).mean())
+
+
+def token_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the tokens to predict that have the highest score, in percent; padding (-100) counts nowhere."""
+    scores, tokens = _tokens(outputs, targets)
+    return float(100 * (scores.argmax(1) == tokens).double().mean())
+
+
+def perplexity(outputs: Tensor, targets: Tensor) -> float:
+    """exp of the mean cross-entropy of the tokens to predict; padding (-100) counts nowhere. 1 at best."""
+    scores, tokens = _tokens(outputs, targets)
+    return float(cross_entropy(scores.double(), tokens).exp())
 
 
 def auc_macro(outputs: Tensor, targets: Tensor) -> float:
@@ -121,6 +147,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": mae,
     "huber": huber,
     "bce": bce,
+    "next-token": next_token,
 }
 BINS = 15  # of `ece`
 NUMERIC = ("mse", "mae", "huber")  # losses for which targets are numbers, also where they look like classes
@@ -133,6 +160,8 @@ METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "rmse": rmse,
     "mae": mean_absolute_error,
     "r2": r2,
+    "token-accuracy": token_accuracy,
+    "perplexity": perplexity,
 }
 
 
@@ -141,6 +170,16 @@ def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if outputs.numel() != targets.numel():
         raise ValueError(f"{outputs.numel()} outputs for {targets.numel()} targets")
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
+
+
+def _tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (k, V) and tokens (k,) of the k tokens to predict: one a sample, or at every position one or padding."""
+    if outputs.ndim != targets.ndim + 1 or outputs.shape[:-1] != targets.shape or targets.is_floating_point():
+        raise ValueError(
+            f"needs scores (n, L, V) and tokens (n, L), or (n, V) and (n,), got {_shape(outputs)} and {_shape(targets)}"
+        )
+    present = targets != PADDING
+    return outputs[present], targets[present]
 
 
 def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:

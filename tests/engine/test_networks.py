@@ -78,7 +78,9 @@ def test_a_stack_is_the_plain_loop_and_every_operation_is_mapped(name):
     assert torch.allclose(scores.loss, expected.loss, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+@pytest.mark.parametrize(
+    "name", ["lstm", "char-lstm", "char-transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+)
 def test_recorded_steps_are_the_eager_ones(name, monkeypatch):
     eager = train(engine_of(name), Trainer, rounds=1)
     for home in (record, program):

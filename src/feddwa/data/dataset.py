@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from feddwa.data.form import InputForm
+from feddwa.data.labels import PADDING
 from feddwa.errors import InputError
 
 
@@ -26,7 +27,8 @@ class Dataset:
     name: str
     x: np.ndarray  # (n, *shape): uint8 pixels (n, C, H, W), float32 features or int64 tokens; may be memory-mapped;
     # of a network with several inputs a structured array (n,) with a field for each ("0", "1", ... or keywords)
-    y: np.ndarray  # (n,) int64 class labels (own data: any target array)
+    y: np.ndarray  # (n,) int64 class labels; tokens (n, length) int64, PADDING where nothing is to be predicted; or
+    # any other target array
     train_count: int  # rows [0, train_count) are training rows, the rest test rows
     classes: int  # number of classes; 0 where the targets are not class labels
     mean: tuple[float, ...] = ()  # per channel or feature, bytes as 0 to 1; () = only scale uint8 to [0, 1]
@@ -51,10 +53,11 @@ class Dataset:
                 f"dataset {self.name}: {self.train_count} of {rows} rows are for training; "
                 "at least one training and one test row are needed"
             )
-        if self.classes and not 0 <= self.y.min() <= self.y.max() < self.classes:
-            raise InputError(
-                f"dataset {self.name}: labels go from {self.y.min()} to {self.y.max()}, must be 0..{self.classes - 1}"
-            )
+        if self.classes:
+            known = self.y if self.y.ndim == 1 else self.y[self.y != PADDING]
+            low, high = known.min(initial=self.classes), known.max(initial=-1)
+            if not 0 <= low <= high < self.classes:
+                raise InputError(f"dataset {self.name}: labels go from {low} to {high}, must be 0..{self.classes - 1}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,10 +75,20 @@ class Dataset:
         return 0 if self.client is None else int(self.client.max()) + 1
 
 
+def refuse_padding(dataset: Dataset) -> None:
+    """Raise where targets that are to be numbers have padding among them."""
+    if dataset.y.ndim > 1 and bool((dataset.y == PADDING).any()):
+        raise InputError(
+            f"dataset {dataset.name}: its targets have padding ({PADDING}), which is no number; the losses next-token "
+            "and cross-entropy leave it out"
+        )
+
+
 def with_numbers(dataset: Dataset) -> Dataset:
     """The same data with class labels (n,) read as the numbers that they are: targets of a regression."""
     if not dataset.classes:
         return dataset
+    refuse_padding(dataset)
     try:
         values = np.array(dataset.class_names or range(dataset.classes), dtype=np.float32)
     except ValueError:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from feddwa.data.dataset import Dataset, NamedClients, at_the_end, evenly
+from feddwa.data.labels import PADDING
 from feddwa.data.partition import Partition
 
 NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
@@ -22,7 +23,7 @@ class Batch(NamedTuple):
     """Samples ready for a network."""
 
     x: NetworkInput  # (..., B, *shape) floats, normalised; token ids stay integers
-    y: Tensor  # (..., B)
+    y: Tensor  # (..., B), or (..., B, L) of several targets a sample
 
     def pieces(self, count: int) -> "list[Batch]":
         """The batch (B, ...) in so many parts of nearly equal size."""
@@ -46,7 +47,7 @@ class FederatedData(NamedClients):
     """All clients' samples on one device, gathered by index inside the training program: no loader, no copies."""
 
     x: NetworkInput  # (n, *shape) uint8, float or int64
-    y: Tensor  # (n,)
+    y: Tensor  # (n,), or (n, ...) of several targets a sample
     splits: Mapping[str, Split]  # "train", "test", a second training split where an algorithm declares one, ...
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
@@ -95,6 +96,13 @@ class FederatedData(NamedClients):
             return None
         own = [split for name, split in self.splits.items() if name not in EVALUATED]
         return torch.stack([self._counts(split) for split in own]).sum(0)
+
+    def answers(self, split: str) -> Tensor:
+        """(N,) int64, on the CPU: the answers that every client's samples ask for; see `answers`."""
+        if self.y.ndim == 1:
+            return self.splits[split].sizes
+        every = answers(self.y).cpu()  # (n,)
+        return torch.stack([every[own].sum() for own in self.rows(split)])
 
     def _counts(self, split: Split) -> Tensor:
         own = zip(split.index, split.sizes.tolist(), strict=True)
@@ -151,6 +159,16 @@ class FederatedData(NamedClients):
             kept.append(np.sort(order[cut:]))
         splits = {**self.splits, "train": _split(kept, self.device), name: _split(moved, self.device)}
         return replace(self, splits=splits)
+
+
+def answers(y: Tensor) -> Tensor:
+    """(B,) int64: how many answers each sample asks for, of targets (B, ...).
+
+    One, or of a row of tokens as many as there are tokens to predict: all but PADDING.
+    """
+    if y.ndim == 1 or y.is_floating_point():
+        return torch.ones(len(y), dtype=torch.int64, device=y.device)
+    return (y != PADDING).flatten(1).sum(1)
 
 
 def federate(

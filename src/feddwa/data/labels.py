@@ -10,6 +10,7 @@ from feddwa.errors import InputError
 # What pandas, R and spreadsheets write for a value that is not there.
 MISSING = ("", "#N/A", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
 SHOWN = 3  # names in a note; of more, how many there are
+PADDING = -100  # target of a place in a row that counts nowhere, as in torch's cross_entropy and in transformers
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # as Python prints a 64-bit integer; "01" is a name, not the number 1
 _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
@@ -54,22 +55,28 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
 
     One whole number or name for each sample is a class, whole real numbers among them (0.0, 1.0: what pandas writes
     where a column has had gaps). Other real numbers stay what they are, with 0 classes. Rows of whole numbers are
-    tokens, with as many classes as the largest has.
+    tokens, with as many classes as the largest has; PADDING may stand among them.
     """
     if y.dtype.kind == "f" and (y.ndim > 1 or not is_whole(y[np.isfinite(y)])):
         if not np.isfinite(y).all():
             raise InputError(f"{where}: targets have missing or infinite values")
         return y.astype(np.float32), 0, ()
     if y.ndim > 1:
-        if y.dtype.kind not in "iub" or y.size == 0 or y.min() < 0:
+        if y.dtype.kind not in "iub" or y.max(initial=-1) < 0 or not are_tokens(y):
             raise InputError(
-                f"{where}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers from 0"
+                f"{where}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers from 0, and "
+                f"{PADDING} where there is nothing to predict"
             )
         return y.astype(np.int64), int(y.max()) + 1, ()
     labels, names = numbered(where, "label", y)
     if order:
         return np.array([order.index(name) for name in names], dtype=np.int64)[labels], len(order), order
     return labels, len(names), names
+
+
+def are_tokens(y: np.ndarray) -> bool:
+    """Whether rows of whole numbers (n, ...) are all from 0, or PADDING."""
+    return bool(((y >= 0) | (y == PADDING)).all())
 
 
 def is_one_hot(y: np.ndarray) -> bool:

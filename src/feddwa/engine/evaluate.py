@@ -24,7 +24,10 @@ class MetricError(InputError):
 
 
 class Scores(NamedTuple):
-    """How well each model does on its client's test samples and, where a run has them, on others."""
+    """How well each model does on its client's test samples and, where a run has them, on others.
+
+    Where targets are tokens, both are about the tokens to predict of all samples, each counting once.
+    """
 
     accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
     loss: Tensor  # (m,) float64, mean
@@ -83,8 +86,9 @@ def evaluate(
     own = engine.data.splits[split]
     index, sizes = own.index[ids.to(engine.data.device)], own.sizes[ids]
     found = engine.score(Rated(model, buffers, index, sizes, bool(metrics)))
-    total = sizes.to(torch.float64)
-    return Scores(found.right / total, found.loss / total, measured(engine, metrics, found.outputs, ids, split))
+    return Scores(
+        found.right / found.answers, found.loss / found.answers, measured(engine, metrics, found.outputs, ids, split)
+    )
 
 
 def measured(

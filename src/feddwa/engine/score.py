@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from feddwa.data.federated import FederatedData, NetworkInput
+from feddwa.data.federated import FederatedData, NetworkInput, answers
 from feddwa.engine import keys
 from feddwa.engine.fast.program import LEADING_BUCKETS, USE_BUCKETS, round_up
 from feddwa.engine.fast.record import RecordedFunction
@@ -32,10 +33,11 @@ class Rated:
 
 
 class Sums(NamedTuple):
-    """How well each row does on its samples."""
+    """How well each row does on its samples: sums over all answers that these ask for, (m,) float64 on the CPU."""
 
-    right: Tensor  # (m,) float64, on the CPU: right answers; NaN where outputs are not class scores
-    loss: Tensor  # (m,) float64, on the CPU: sum over the samples
+    right: Tensor  # right answers; NaN where outputs are not class scores
+    loss: Tensor
+    answers: Tensor  # their number: the samples, or the tokens to predict
     outputs: list[list[Tensor]]  # of each row those for its samples, in parts (n, ...); empty where not wanted
 
 
@@ -68,7 +70,7 @@ def score_rows(engine: Scorer, asked: Rated) -> Sums:
     by_size = torch.argsort(asked.sizes, descending=True, stable=True)
     sizes, index = asked.sizes[by_size], asked.index[by_size.to(device)]
     model, buffers = take(asked.model, by_size), take(asked.buffers, by_size)
-    right, loss = (torch.zeros(len(sizes), dtype=torch.float64, device=device) for _ in range(2))
+    sums = torch.zeros(3, len(sizes), dtype=torch.float64, device=device)  # right, loss, answers
     seen: list[list[Tensor]] = [[] for _ in sizes]
     engine.module.eval()
     score_all = _scorer(engine, tuple(model), tuple(buffers), asked.outputs)
@@ -83,17 +85,21 @@ def score_rows(engine: Scorer, asked: Rated) -> Sums:
             hit, losses, *outputs = score_all(
                 *(value[:active] for stack in (model, buffers) for value in stack.values()), samples
             )
-        right[:active] += hit.masked_fill(~real.to(device), 0).sum(1)
-        loss[:active] += losses.masked_fill(~real.to(device), 0).sum(1)
+        wanted = answers(engine.data.y[samples].flatten(0, 1)).reshape(samples.shape).masked_fill(~real.to(device), 0)
+        nothing = wanted == 0
+        sums[0, :active] += hit.masked_fill(nothing, 0).sum(1)
+        sums[1, :active] += (losses * wanted).masked_fill(nothing, 0).sum(1)
+        sums[2, :active] += wanted.sum(1)
         for stack in outputs:  # one, or none
             for number, kept in enumerate(real.sum(1).tolist()):
                 seen[number].append(stack[number, :kept])
     back = torch.argsort(by_size)
-    return Sums(right.cpu()[back], loss.cpu()[back], [seen[number] for number in back.tolist()])
+    right, loss, total = sums.cpu()[:, back]
+    return Sums(right, loss, total, [seen[number] for number in back.tolist()])
 
 
 def _scorer(engine: Scorer, names: tuple[str, ...], buffers: tuple[str, ...], outputs: bool) -> RecordedFunction:
-    """(parameters, buffers, samples (a, b)) -> hits and losses of single samples: (a, b) each, in float64.
+    """(parameters, buffers, samples (a, b)) -> hits and mean losses of single samples: (a, b) each, in float64.
 
     outputs: with the network's outputs (a, b, ...) as a third result.
     """
@@ -114,18 +120,24 @@ def _scorer(engine: Scorer, names: tuple[str, ...], buffers: tuple[str, ...], ou
 
 
 def score(engine: Scorer, params: Model, buffers: Model, x: NetworkInput, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hits and losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
+    """Hits and mean losses of one client's model on its samples x (b, *shape), y (b, ...), and its outputs.
 
     Hits and losses: (b,) each, in float64; outputs: (b, ...).
     """
     outputs = Net(engine.module, engine.loss, buffers, keys.key(0, "unused"))(params, x)
     losses = losses_of(engine.mapped_loss, outputs, y)
-    return hits(outputs, y), losses.double(), outputs
+    return hits(engine.loss, outputs, y), losses.double(), outputs
 
 
-def hits(outputs: Tensor, y: Tensor) -> Tensor:
-    """(b,) float64: 1 where the answer is right, NaN where outputs are not class scores."""
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or y.ndim != 1 or y.is_floating_point():
+def hits(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
+    """(b,) float64: how many answers to each sample are right, NaN where outputs are not class scores.
+
+    Outputs are scores (b, C) for labels (b,), or (b, L, V) for tokens (b, L), of which PADDING is never found. For
+    tokens, torch's cross-entropy takes scores (b, V, L).
+    """
+    scores = outputs.movedim(1, -1) if loss is F.cross_entropy and outputs.ndim > 1 else outputs
+    scored = scores.ndim == y.ndim + 1 and scores.shape[:-1] == y.shape and scores.shape[-1] > 1
+    if not scored or y.ndim > 2 or y.is_floating_point():
         return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
-    right = (outputs.argmax(1) == y) & ~outputs.isnan().any(1)  # NaN is no answer, though argmax finds one
-    return right.double()
+    right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)  # NaN is no answer, though argmax finds one
+    return (right if y.ndim == 1 else right.sum(1)).double()

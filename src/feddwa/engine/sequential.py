@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from feddwa.data.federated import Batch, NetworkInput
+from feddwa.data.federated import Batch, NetworkInput, answers
 from feddwa.engine import augment, keys, torch_optimizers
 from feddwa.engine.engine import Engine, Schedule
 from feddwa.engine.evaluate import NOTHING, Metrics, Scores, measured
@@ -123,7 +123,7 @@ def evaluate_one_by_one(
 ) -> Scores:
     """What `evaluate` computes, (m,) each, by an ordinary module: one client after another, losses sample by sample."""
     module, own = copy.deepcopy(engine.module).eval(), engine.data.splits[split]
-    scores, seen = torch.zeros(2, len(ids), dtype=torch.float64), [list[Tensor]() for _ in ids]
+    sums, seen = torch.zeros(3, len(ids), dtype=torch.float64), [list[Tensor]() for _ in ids]
     for number, client in enumerate(ids.tolist()):
         load(module, row(buffers, number))
         net, parameters = PlainNet(module, engine.loss, keys.key(0, "unused")), row(model, number)
@@ -132,10 +132,11 @@ def evaluate_one_by_one(
             with torch.no_grad():
                 outputs = net(parameters, x)
                 losses = losses_one_by_one(engine.loss, outputs, y)
-            scores[0, number] += hits(outputs, y).sum().cpu()
-            scores[1, number] += losses.double().sum().cpu()
+            wanted = answers(y)
+            found = hits(engine.loss, outputs, y), (losses.double() * wanted)[wanted > 0], wanted
+            sums[:, number] += torch.stack([values.sum() for values in found]).cpu()
             seen[number] += [outputs] * bool(metrics)
-    accuracy, loss = scores / own.sizes[ids]
+    accuracy, loss = sums[:2] / sums[2]
     return Scores(accuracy, loss, measured(engine, metrics, seen, ids, split))
 
 

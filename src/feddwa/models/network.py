@@ -16,6 +16,6 @@ class Network(nn.Module):
         self.head = nn.Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, *shape) -> (B, classes) logits."""
+        """(B, *shape) -> (B, classes) logits, or (B, L, classes) where the body has features of every position."""
         logits: Tensor = self.head(self.body(x))
         return logits

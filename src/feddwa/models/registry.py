@@ -14,7 +14,8 @@ from feddwa.models import arguments, weights
 from feddwa.models.arguments import GIVEN, Argument, arguments_of
 from feddwa.models.field import conv_dropout, fedavg_cnn, har_cnn, lenet5
 from feddwa.models.paper import cifar_cnn, emnist_cnn, emnist_small, resnet8, resnet8_gkt
-from feddwa.models.small import cnn, cnn1d, digits_cnn, linear, mlp, transformer
+from feddwa.models.small import cnn, cnn1d, digits_cnn, linear, mlp
+from feddwa.models.tokens import char_lstm, char_transformer, transformer
 from feddwa.plugins import Unfit
 
 
@@ -90,6 +91,8 @@ MODELS: dict[str, Model] = {
     "cnn": Model(cnn, "images (C, H, W) of at least 8x8", _is_image),
     "cnn1d": Model(cnn1d, "series (channels, length)", _is_series),
     "transformer": Model(transformer, "token ids (length,)", _is_tokens),
+    "char-lstm": Model(char_lstm, "token ids (length,)", _is_tokens),
+    "char-transformer": Model(char_transformer, "token ids (length,)", _is_tokens),
     "mlp": Model(mlp, "samples of any shape but ()", _is_numbers),
     "linear": Model(linear, "samples of any shape but ()", _is_numbers),
 }

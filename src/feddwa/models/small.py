@@ -1,4 +1,4 @@
-"""Small networks for data of any size: images, series, tables, token ids. Own data without --model get one of them.
+"""Small networks for data of any size: images, series, tables. Own data without --model get one of them.
 
 Arguments behind `classes` are given by --model-arg; a line of the docstring says what each means.
 """
@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from feddwa.errors import require
@@ -24,7 +23,7 @@ def mlp(shape: Shape, classes: int, hidden: tuple[int, ...] = (64,), dropout: fl
     dropout: share of each hidden layer's outputs that is left out in training.
     """
     require(all(width > 0 for width in hidden), "--model-arg hidden", hidden, "widths of at least 1")
-    _check_dropout(dropout)
+    check_dropout(dropout)
     body = OrderedDict[str, nn.Module](flatten=nn.Flatten())
     widths = (math.prod(shape), *hidden)
     for i, width in enumerate(hidden):
@@ -114,85 +113,6 @@ def _norm(norm: Norm, place: int, channels: int, batch_norm: type[nn.Module]) ->
     return {f"norm{place}": made[norm]()} if norm in made else {}
 
 
-class Attention(nn.Module):
-    """Self-attention between the tokens that are there."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, present: Tensor) -> Tensor:
-        """x: (B, L, dim); present: (B, L) 1 where a token is there, 0 where it is padding."""
-        batch, length, dim = x.shape
-        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, L, dim / heads) each
-        scores = q @ k.transpose(-2, -1) / math.sqrt(dim / self.heads)  # (B, heads, L, L)
-        scores = scores + (present[:, None, None, :] - 1) * 1e4  # finite: a sample may be padding alone
-        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, dim)
-        out: Tensor = self.out(mixed)
-        return out
-
-
-class Block(nn.Module):
-    """A transformer's layer, normalised first: attention, then a dense layer of four times the width."""
-
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.norm0, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
-        self.norm1 = nn.LayerNorm(dim)
-        self.dense = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, present: Tensor) -> Tensor:
-        """(B, L, dim) -> (B, L, dim)."""
-        x = x + self.dropout(self.attention(self.norm0(x), present))
-        out: Tensor = x + self.dropout(self.dense(self.norm1(x)))
-        return out
-
-
-class TokenEncoder(nn.Module):
-    """Token ids (B, L) -> (B, dim): embeddings of tokens and places, blocks, and the mean of the tokens there."""
-
-    def __init__(
-        self, length: int, vocabulary: int, dim: int, layers: int, heads: int, padding: int, dropout: float
-    ) -> None:
-        super().__init__()
-        self.padding = padding
-        self.token = nn.Embedding(vocabulary, dim)
-        self.place = nn.Parameter(0.02 * torch.randn(length, dim))
-        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, dim)."""
-        x = self.token(ids) + self.place
-        present = (ids != self.padding).to(x.dtype)  # (B, L)
-        for block in self.blocks:
-            x = block(x, present)
-        total: Tensor = (self.norm(x) * present.unsqueeze(-1)).sum(1)
-        return total / present.sum(1, keepdim=True).clamp(min=1)
-
-
-def transformer(
-    shape: Shape, classes: int, vocabulary: int, dim: int = 64, layers: int = 2, heads: int = 4, padding: int = 0,
-    dropout: float = 0.0,
-) -> Network:  # fmt: skip
-    """A small transformer for token ids: embedding, layers of attention, the mean over tokens, and a dense head.
-
-    vocabulary: number of ids; default: one more than the largest id in the data.
-    dim: width of the embedding.
-    layers: number of layers.
-    heads: attention heads of a layer.
-    padding: the id that fills up short samples and is ignored; -1: none.
-    dropout: share of a layer's outputs that is left out in training.
-    """
-    require(heads > 0 and dim > 0 and dim % heads == 0, "--model-arg dim", dim, f"a multiple of heads={heads}")
-    require(layers > 0, "--model-arg layers", layers, "at least 1")
-    _check_dropout(dropout)
-    return Network(TokenEncoder(shape[0], vocabulary, dim, layers, heads, padding, dropout), dim, classes)
-
-
-def _check_dropout(share: float) -> None:
+def check_dropout(share: float) -> None:
+    """Raise unless a share can be left out."""
     require(0 <= share < 1, "--model-arg dropout", share, "from 0 to below 1")

@@ -95,4 +95,10 @@ def predictions(trained: TrainedModels, samples: Samples, client: str | None = N
     for owner in dict.fromkeys(owners):
         rows = [row for row, name in enumerate(owners) if name == owner]
         scores |= dict(zip(rows, predict(trained, owner, samples.x[rows]), strict=True))
+        if card.classes and scores[rows[0]].ndim > 1:
+            shape = tuple(scores[rows[0]].shape)
+            raise InputError(
+                f"the models give scores {shape} for a sample, a token at every position, of which there is no table; "
+                "feddwa.trained.export.predict gives them as a tensor"
+            )
     return Predictions(card, samples, owners, torch.stack([scores[row] for row in range(len(owners))]))

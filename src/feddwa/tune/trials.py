@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from torch.nn import functional as F
+
 from feddwa.build import make_engine, make_federation, program_kind
 from feddwa.config import RunConfig
 from feddwa.data.federated import HELD_OUT
@@ -20,6 +22,7 @@ from feddwa.engine.steps import SGDStep
 from feddwa.federation import Federation
 from feddwa.recipe import settings_of
 from feddwa.results.measure import ACCURACY, LOSS, Measure
+from feddwa.scoring import next_token
 from feddwa.tune.study import Outcome
 
 KEPT = 3  # halving keeps a third of the trials each time
@@ -114,7 +117,8 @@ def judged_on_validation(engine: Engine) -> Engine:
 
 def measure_of(engine: Engine) -> Measure:
     """By what trials are compared."""
-    return ACCURACY if engine.data.y.ndim == 1 and not engine.data.y.is_floating_point() else LOSS
+    y, scored = engine.data.y, engine.loss in (F.cross_entropy, next_token)
+    return ACCURACY if not y.is_floating_point() and (y.ndim == 1 or (y.ndim == 2 and scored)) else LOSS
 
 
 def sample_flops(engine: Engine) -> float:

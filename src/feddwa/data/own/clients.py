@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from feddwa.data.dataset import Dataset, hold_out
+from feddwa.data.labels import PADDING, are_tokens
 from feddwa.data.own.objects import NAME
 from feddwa.errors import require
 
@@ -81,7 +82,10 @@ def _targets(client: str, y: Any) -> np.ndarray:
         return names
     found = _array(client, y)
     least = found.min(initial=0) if found.dtype.kind in "iu" else 0
-    require(least >= 0, client, f"labels from {least}", "labels from 0")
+    if found.ndim > 1 and least < 0:
+        require(are_tokens(found), client, f"tokens from {least}", f"tokens from 0, and {PADDING} for padding")
+    else:
+        require(least >= 0, client, f"labels from {least}", "labels from 0")
     return found
 
 

@@ -63,7 +63,7 @@ class Scoring:
         index, sizes = _stack_orders([each.index for each in asked]), torch.cat([each.sizes for each in asked])
         found = stack.score(Rated(parts["model"], parts["buffers"], index, sizes, asked[0].outputs))
         for rows in _places([len(each.sizes) for each in asked]):
-            yield Sums(found.right[rows], found.loss[rows], found.outputs[rows])
+            yield Sums(found.right[rows], found.loss[rows], found.answers[rows], found.outputs[rows])
 
 
 def _shapes(parts: Parts) -> object:
