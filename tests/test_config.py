@@ -60,6 +60,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
         lr=st.none() | st.just("auto") | st.floats(0, 1e6),
         model=st.just("mlp"),
         model_arg=st.sampled_from([(), ("hidden=8,4", "dropout=0.5")]),
+        adapter=st.sampled_from([None, "lora"]),
         seed=st.integers(0, 2**63 - 1),
         chunk=st.none() | st.integers(1, 10),
         backend=st.sampled_from(["vectorised", "sequential", "auto"]),
@@ -70,7 +71,7 @@ def test_every_partitions_parameters_survive_the_file(partition, tmp_path):
 def test_toml_reads_back_to_itself(config):
     resolved = config.resolved()
     kept = tomllib.loads(to_toml(resolved))
-    kept |= {key: tuple(kept[key]) for key in ("param", "model_arg", "metrics", "track", "callbacks")}
+    kept |= {key: tuple(kept[key]) for key in ("param", "model_arg", "adapter_arg", "metrics", "track", "callbacks")}
     assert kept.pop("version") == 1
     assert RunConfig(**kept) == resolved
     assert "out" not in tomllib.loads(to_toml(dataclasses.replace(resolved, out="runs/x")))

@@ -183,11 +183,11 @@ def test_damage_is_named_in_one_line(name, damage):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda card: "[]", "is not a model card of version 2"),
+        (lambda card: "[]", "is not a model card of version 3"),
         (lambda card: "{", "is damaged: it is not JSON"),
         (lambda card: card.replace('"clients": [', '"clients": [1, '), "is damaged: clients is missing or of another"),
         (lambda card: card.replace('"clients": [', '"clients": ["9", '), "its lists are not of the same clients"),
-        (lambda card: card.replace('"version": 2', '"version": 1'), "is not a model card of version 2"),
+        (lambda card: card.replace('"version": 3', '"version": 1'), "is not a model card of version 3"),
         (lambda card: card.replace("digits-mlp", "digits-cnn"), "does not hold 4 models of the network digits-cnn"),
         (lambda card: card.replace("digits-mlp", "nothing"), "unknown name 'nothing'"),
     ],

@@ -23,7 +23,7 @@ from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.engine import Metric
-from feddwa.engine.network import Loss, frozen, trainable
+from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
 from feddwa.errors import InputError, counted, require
@@ -157,14 +157,23 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The network of a configuration, initialised from its own key, with the layers that its algorithm adds."""
+    """The network of a configuration, initialised from its own key, with its adapter and its algorithm's layers."""
     config = fitted(config, inputs_of(dataset))
     assert config.model is not None
     check_answers(config, dataset)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(config.seed, "initialisation")))
         module = models.make(config.model, inputs_of(dataset), outputs_for(config, dataset), config.model_arg)
-    return network_of(config.make_algorithm(), module, config.seed)
+    return network_of(config.make_algorithm(), with_adapter(config, module), config.seed)
+
+
+def with_adapter(config: RunConfig, module: nn.Module) -> nn.Module:
+    """The network with the adapter of a configuration, if that has one; its initial values have a key of their own."""
+    if config.adapter is None:
+        return module
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.seed_of(keys.key(config.seed, "adapter")))
+        return models.adapters.adapted(module, models.adapters.read(config.adapter_arg), head_name(module))
 
 
 def outputs_for(config: RunConfig, dataset: Dataset) -> int:
@@ -222,7 +231,7 @@ def tried(config: RunConfig, engine: Engine) -> Engine:
 
 def program_kind(config: RunConfig, engine: Engine) -> object:
     """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
-    own = config.model, config.model_arg, config.loss, config.dtype, choose_device(config.device)
+    own = config.model, config.model_arg, config.adapter_arg, config.loss, config.dtype, choose_device(config.device)
     algorithm = config.make_algorithm()
     return *own, digest(frozen(engine.module)), algorithm if adds_layers(algorithm) else None
 

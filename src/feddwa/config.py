@@ -13,6 +13,7 @@ from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
+from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
@@ -46,7 +47,7 @@ WHERE_AND_HOW = (
 
 
 @dataclass(frozen=True)
-class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions):
+class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -112,8 +113,9 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
 
         if config.model is not None:
             models.find(config.model, config.model_arg)
+        adapter = models.adapters.read(config.adapter_arg).entries if config.adapter else ()
         config.callback_classes()
-        return dataclasses.replace(config, param=tuple(config._all_parameters()))
+        return dataclasses.replace(config, adapter_arg=adapter, param=tuple(config._all_parameters()))
 
     def checked(self) -> Self:
         """The same with known names, numbers within their bounds and defaults but for the model; nothing is imported.
@@ -193,6 +195,7 @@ class RunConfig(TrackingOptions, TrainingOptions, EvaluationOptions, DataOptions
         self.check_options()
         self.check_evaluation()
         self.check_training()
+        self.check_adapter()
         self.check_rounds(self.rounds, self.epochs)
         if self.fault:
             from feddwa.faults import Faults

@@ -22,6 +22,7 @@ from feddwa.data.catalogue import DATASETS
 from feddwa.data.describe import Description, describe
 from feddwa.data.task import Task
 from feddwa.datacheck import data_findings
+from feddwa.engine.network import trainable
 from feddwa.errors import InputError, InputWarning, counted
 from feddwa.federation import Round
 from feddwa.rates import decided
@@ -119,10 +120,10 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     config = dataclasses.replace(config, backend="sequential") if engine.sequential else config
     module = engine.module
     parameters = sum(value.numel() for value in module.parameters())
+    moving = sum(value.numel() for value in trainable(module).values())
+    told = f"{parameters:,} parameters" + (f", {moving:,} of them trained," if moving < parameters else "")
     what = f"{config.algorithm} on {config.dataset}, {config.partition}, {task.clients} clients"
-    yield Finding(
-        "ok", f"{what}; network {config.model} with {parameters:,} parameters on {choose_device(config.device)}"
-    )
+    yield Finding("ok", f"{what}; network {config.model} with {told} on {choose_device(config.device)}")
     yield from (Finding("ok", line) for line in lines)
     yield from (Finding("note", text) for text in task.dataset.notes)
     description = describe(task.dataset, task.partition)

@@ -85,7 +85,15 @@ def write(path: Path, config: RunConfig, task: Task) -> None:
 
 def _name(config: RunConfig, task: Task) -> object:
     """What a search depends on."""
-    network = config.model, config.model_arg, config.loss, config.dtype, config.batch_size, config.seed
+    network = (
+        config.model,
+        config.model_arg,
+        config.adapter_arg,
+        config.loss,
+        config.dtype,
+        config.batch_size,
+        config.seed,
+    )
     recipe = [getattr(config, field.name) for field in dataclasses.fields(TrainingOptions)]
     return "rate", network, *recipe, config.validation, task.partition.train[0].tobytes()
 

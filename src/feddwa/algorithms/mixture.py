@@ -46,7 +46,8 @@ def mixture_of(module: nn.Module, components: int, fresh: Fresh) -> Mixture:
     For independent draws of one distribution, as layers are initialised, that is a fresh draw. It draws from torch's
     generator.
     """
-    copies = [copy.deepcopy(module) for _ in range(components)]
+    constants = {id(value): value for value in module.parameters() if not value.requires_grad}  # there once
+    copies = [copy.deepcopy(module, dict(constants)) for _ in range(components)]
     chosen = head_parameters(module) if fresh == "head" else tuple(trainable(module))
     require(bool(chosen), "--param fresh", fresh, "all: this network has no linear layer that is trained")
     for other in copies[1:]:

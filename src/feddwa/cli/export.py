@@ -16,10 +16,10 @@ class ExportConfig:
     """Directory of a finished run, or one that `feddwa adapt` wrote."""
     client: str | None = None
     """Name or number of the client; default: all of them, into a folder."""
-    format: Literal["safetensors", "torch-export", "onnx"] | None = None
-    """Parameters for --model NAME@FILE, or a program from raw samples to scores [what -o ends in, else safetensors]."""
+    format: Literal["safetensors", "torch-export", "onnx", "peft"] | None = None
+    """Parameters for --model NAME@FILE, a program, or a folder for peft [what -o ends in, else safetensors]."""
     out: Annotated[str | None, Option(metavar="PATH", short="-o")] = None
-    """File to write, replaced if it is there [the client's name]; for all clients a folder [exported]."""
+    """File or, for peft, folder to write [the client's name]; for all clients a folder [exported]."""
 
 
 def export_command(config: ExportConfig) -> int:
@@ -43,5 +43,6 @@ def export_command(config: ExportConfig) -> int:
         raise InputError(f"-o {out}: cannot write there: {error.strerror}") from None
     accuracy = card.accuracy[client]
     told = "" if accuracy is None else f"; {accuracy:.2f} % on its {card.test_samples[client]} test samples"
-    print(f"wrote {out} ({out.stat().st_size:,} bytes): the model of {card.clients[client]}{told}")
+    size = sum(file.stat().st_size for file in ([out] if out.is_file() else out.iterdir()))
+    print(f"wrote {out} ({size:,} bytes): the model of {card.clients[client]}{told}")
     return 0

@@ -14,6 +14,7 @@ from feddwa.built_in import fields_text
 from feddwa.config_file import from_toml
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
+from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
@@ -27,8 +28,8 @@ PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
 GROUPS: dict[str, type] = {  # of their own in the help
-    "search": TuningOptions, "training": TrainingOptions, "evaluation": EvaluationOptions, "tracking": TrackingOptions,
-    "own data": DataOptions,
+    "search": TuningOptions, "training": TrainingOptions, "adapter": AdapterOptions, "evaluation": EvaluationOptions,
+    "tracking": TrackingOptions, "own data": DataOptions,
 }  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
@@ -180,7 +181,7 @@ def _complaint(error: argparse.ArgumentError, known: Sequence[Argument]) -> str:
 
 
 def _merged(stored: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """--param or --model-arg entries of a file, without those that the command line gives, and then these."""
+    """KEY=VALUE entries of a file, without those that the command line gives, and then these."""
     names = [entry.partition("=")[0] for entry in given]
     return (*(entry for entry in stored if not any(_same(entry.partition("=")[0], name) for name in names)), *given)
 

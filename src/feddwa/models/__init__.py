@@ -5,8 +5,9 @@ layer. Methods that personalise the head alone find it under that name. Initial 
 generator.
 """
 
+from feddwa.models import adapters
 from feddwa.models.network import Network, Shape
 from feddwa.models.registry import MODELS, Model, adopt, find, from_library, make
 from feddwa.models.weights import store
 
-__all__ = ["MODELS", "Model", "Network", "Shape", "adopt", "find", "from_library", "make", "store"]
+__all__ = ["MODELS", "Model", "Network", "Shape", "adapters", "adopt", "find", "from_library", "make", "store"]

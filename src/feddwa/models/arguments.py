@@ -59,16 +59,18 @@ def _hints(constructor: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def read(entries: Iterable[str], known: Mapping[str, Argument], model: str, others: bool = False) -> dict[str, Any]:
+def read(
+    entries: Iterable[str], known: Mapping[str, Argument], model: str, others: bool = False, option: str = OPTION
+) -> dict[str, Any]:
     """Name -> value of entries KEY=VALUE for the constructor of `model`; others: whether it takes unnamed ones, too."""
     found: dict[str, Any] = {}
     for entry in entries:
         key, equals, text = entry.partition("=")
-        require(bool(equals and key), OPTION, entry, "of the form KEY=VALUE")
-        require(key not in found, OPTION, entry, f"the only value of {key}; it is given twice")
+        require(bool(equals and key), option, entry, "of the form KEY=VALUE")
+        require(key not in found, option, entry, f"the only value of {key}; it is given twice")
         if key not in known and not (others and key not in GIVEN and key.isidentifier()):
-            raise InputError(f"{OPTION} {key}: {model} has no such argument; valid: {', '.join(known) or 'none'}")
-        found[key] = value_of(f"{OPTION} {key}", text, known.get(key, Argument()).type)
+            raise InputError(f"{option} {key}: {model} has no such argument; valid: {', '.join(known) or 'none'}")
+        found[key] = value_of(f"{option} {key}", text, known.get(key, Argument()).type)
     return found
 
 

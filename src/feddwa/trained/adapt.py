@@ -113,7 +113,7 @@ def _task(trained: TrainedModels, samples: Samples, name: str, held_out: float, 
 
 def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[Engine, Trainer]:
     """The engine of the newcomer's data, with the run's network, rate and batch size, and its trainer."""
-    module = trained.model(0)  # its frozen parameters are everybody's
+    module = trained.as_trained(0)  # its frozen parameters are everybody's
     dtype = getattr(torch, trained.card.dtype)
     settings, device = settings_of(config), build.choose_device(config.device)
     settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None, drop_last=False)

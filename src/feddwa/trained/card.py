@@ -13,7 +13,7 @@ from typing import Any
 from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError, shown
 
-VERSION = 2
+VERSION = 3
 BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry for each client
 
 
@@ -42,6 +42,7 @@ class ModelCard:
     accuracy: tuple[float | None, ...]  # percent, on the client's test samples
     loss: tuple[float | None, ...]
     layers: dict[str, str] | None  # hyper-parameters of the algorithm, which adds layers to the network; None: none
+    adapter: tuple[str, ...] | None  # --adapter-arg of the low-rank additions to its layers; None: none
     missing: str = ""  # why no models are stored, where none are
     run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
 

@@ -1,5 +1,6 @@
-"""A client's model as a file for another program: safetensors, torch.export or ONNX."""
+"""A client's model as a file for another program: safetensors, torch.export or ONNX; its adapter as files for peft."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -20,11 +21,12 @@ from feddwa.data.federated import as_input
 from feddwa.engine.network import call
 from feddwa.errors import InputError, one_line, require, shown
 from feddwa.storage import write_whole
+from feddwa.trained import peft
 from feddwa.trained.card import ModelCard
 from feddwa.trained.store import TrainedModels
 
-Format = Literal["safetensors", "torch-export", "onnx"]
-SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
+Format = Literal["safetensors", "torch-export", "onnx", "peft"]
+SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}  # peft: a folder
 INDEX = "index.json"
 COMMON = (  # fields of the card that stand in the index
     "network", "arguments", "inputs", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
@@ -108,12 +110,22 @@ def export(trained: TrainedModels, client: str | int, path: Path, form: Format =
     """Write a client's model to a file, whole or not at all.
 
     safetensors holds the network's parameters, which `--model NAME@FILE` takes, and the card in its metadata. The other
-    two are whole programs from raw samples to scores, for any number of samples.
+    two are whole programs from raw samples to scores, for any number of samples. peft: the adapter and the frozen base,
+    into a folder; of the others, adapters are merged into the layers that they add to.
     """
-    number = trained.card.client(client)
-    content = WRITERS[form](trained, number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
+    _write(trained, trained.card.client(client), path, form)
+    if form == "peft":
+        peft.write_base(trained, path)
+
+
+def _write(trained: TrainedModels, client: int, path: Path, form: Format) -> None:
+    """Write what is a client's own."""
+    if form == "peft":
+        peft.write(trained, client, path)
+    else:
+        content = WRITERS[form](trained, client)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
 
 
 def format_of(form: Format | None, path: Path, single: bool = True) -> Format:
@@ -131,17 +143,19 @@ def format_of(form: Format | None, path: Path, single: bool = True) -> Format:
 
 
 def export_all(trained: TrainedModels, folder: Path, form: Format = "safetensors") -> list[Path]:
-    """Write every client's model into a folder, and index.json, which tells whose they are."""
+    """Write every client's model into a folder, and index.json, which tells whose they are; for peft the base, once."""
     card, entries, paths = trained.card, [], []
     for number, name in enumerate(card.clients):
         paths.append(folder / file_name(card, number, form))
-        export(trained, number, paths[-1], form)
+        _write(trained, number, paths[-1], form)
         facts = {
             "test_samples": card.test_samples[number],
             "accuracy": card.accuracy[number],
             "loss": card.loss[number],
         }
         entries.append({"client": name, "file": paths[-1].name, **facts})
+    if form == "peft":
+        peft.write_base(trained, folder)
     common = {name: getattr(card, name) for name in COMMON}
     write_whole(folder / INDEX, json.dumps({"format": form, **common, "models": entries}, indent=1) + "\n")
     return paths
@@ -151,7 +165,7 @@ def file_name(card: ModelCard, client: int, form: Format) -> str:
     """A name of letters, digits, dots and dashes that no other client's file has, whatever clients are called."""
     width, plain = len(str(len(card.clients) - 1)), plain_name(card.clients[client])
     named = plain not in ("", str(client))
-    return f"{client:0{width}d}{f'-{plain}' if named else ''}{SUFFIXES[form]}"
+    return f"{client:0{width}d}{f'-{plain}' if named else ''}{SUFFIXES.get(form, '')}"
 
 
 def plain_name(name: str) -> str:
@@ -159,9 +173,14 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
 
 
+def _card(trained: TrainedModels, client: int) -> str:
+    """The card of a model whose adapter is merged."""
+    return dataclasses.replace(trained.card.of(client), adapter=None).to_text()
+
+
 def _safetensors(trained: TrainedModels, client: int) -> bytes:
     values = {name: value.detach().clone().contiguous() for name, value in trained.model(client).state_dict().items()}
-    return save(values, metadata={"format": "pt", "feddwa": trained.card.of(client).to_text()})
+    return save(values, metadata={"format": "pt", "feddwa": _card(trained, client)})
 
 
 def _torch_export(trained: TrainedModels, client: int) -> bytes:
@@ -170,7 +189,7 @@ def _torch_export(trained: TrainedModels, client: int) -> bytes:
         program = _traced(
             lambda: torch.export.export(module, _example(trained.card), dynamic_shapes=_any_number(trained.card))
         )
-        torch.export.save(program, content, extra_files={"feddwa.json": trained.card.of(client).to_text()})
+        torch.export.save(program, content, extra_files={"feddwa.json": _card(trained, client)})
     return content.getvalue()
 
 
@@ -193,7 +212,7 @@ def _onnx(trained: TrainedModels, client: int) -> bytes:
         file = os.path.join(folder, "model.onnx")
         program.save(file, external_data=False)
         found = onnx.load(file)
-    onnx.helper.set_model_props(found, {"feddwa": trained.card.of(client).to_text()})
+    onnx.helper.set_model_props(found, {"feddwa": _card(trained, client)})
     content: bytes = found.SerializeToString()
     return content
 

@@ -25,6 +25,7 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.federated import EVALUATED
 from feddwa.data.inputs import inputs_of
 from feddwa.engine import Engine, Scores, Stack
+from feddwa.engine.network import head_name
 from feddwa.engine.rows import row
 from feddwa.engine.sequential import load
 from feddwa.errors import InputError, one_line
@@ -45,10 +46,14 @@ class TrainedModels:
     network: nn.Module  # into a copy of which a client's values are written
 
     def model(self, client: str | int) -> nn.Module:
-        """A client's network with its values, in evaluation mode, on the CPU.
+        """A client's network with its values, adapters merged, in evaluation mode, on the CPU.
 
         It takes the network's input, which is normalised: see `feddwa.trained.export.Deployed` for raw samples.
         """
+        return models.adapters.merged(self.as_trained(client))
+
+    def as_trained(self, client: str | int) -> nn.Module:
+        """The same with adapters as layers of their own, beside the frozen ones."""
         module = copy.deepcopy(self.network).cpu()
         load(module, row(self.stack, self.card.client(client)))
         return module.eval()
@@ -91,6 +96,7 @@ def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
         test_samples=sizes["test"],
         accuracy=(None,) * data.clients,
         loss=(None,) * data.clients,
+        adapter=config.adapter_arg if config.adapter else None,
         layers=config.algorithm_parameters() if adds_layers(config.make_algorithm()) else None,
     )
 
@@ -146,6 +152,8 @@ def make_network(card: ModelCard) -> nn.Module:
     """The network of a card, its parameters not yet those of a client."""
     with torch.random.fork_rng(devices=[]):
         module = models.make(card.network, card.sample, card.outputs, card.arguments)
+        if card.adapter is not None:
+            module = models.adapters.adapted(module, models.adapters.read(card.adapter), head_name(module))
         if card.layers is not None:
             algorithm = plugins.ALGORITHMS.find(card.algorithm)
             module = params.build(algorithm, card.layers, f"algorithm {card.algorithm}").network(module)
