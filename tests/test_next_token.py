@@ -4,6 +4,7 @@ import json
 import math
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from feddwa.data.partition import Partition
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, evaluate, evaluate_one_by_one
 from feddwa.engine.fast import program, record
 from feddwa.engine.rows import repeat, tensors
-from feddwa.engine.score import SAMPLES_AT_ONCE
+from feddwa.engine.score import SAMPLES_AT_ONCE, samples_at_once
 from feddwa.results.measure import ACCURACY
 from feddwa.results.record import read_run
 from feddwa.scoring import next_token, perplexity, token_accuracy
@@ -260,6 +261,15 @@ def test_clients_are_weighted_by_tokens_where_samples_are_weighted():
     for split, found in (("test", data.answers("test")), (HELD_OUT, data.validation_sizes)):
         assert found.tolist() == [int((data.y[own] != PADDING).sum()) for own in data.rows(split)]
     assert data.validation_sizes.tolist() != data.splits[HELD_OUT].sizes.tolist()
+
+
+@pytest.mark.parametrize(("length", "samples"), [(1, 4096), (8, 4096), (9, 2048), (80, 409), (10**5, 1)])
+def test_of_long_sequences_fewer_are_scored_at_once(length, samples):
+    """A network has activations at every token: memory is bounded by tokens, not by sequences."""
+    x = np.zeros((4, length), dtype=np.int64)
+    data = federate(Dataset("text", x, np.arange(4) % 2, 2, 2), Partition([[0, 1]], [[2, 3]]), torch.device("cpu"))
+    assert samples_at_once(data) == samples
+    assert samples_at_once(replace(data, x=data.x.float())) == 4096
 
 
 def test_searches_compare_token_accuracy():

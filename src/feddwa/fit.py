@@ -18,7 +18,7 @@ from feddwa.data.labels import PADDING
 from feddwa.engine import Engine
 from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import call, trainable
-from feddwa.engine.score import SAMPLES_AT_ONCE
+from feddwa.engine.score import samples_at_once
 from feddwa.errors import InputError
 from feddwa.plugins import label
 from feddwa.scoring import next_token
@@ -67,7 +67,7 @@ def try_batch(engine: Engine) -> None:
             given = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
             raise InputError(f"loss: gives a value of {given} for {shapes}, must give a tensor of one number")
         if engine.metrics:
-            samples = own.index[0, : min(int(own.sizes[0]), SAMPLES_AT_ONCE["cpu"])]
+            samples = own.index[0, : min(int(own.sizes[0]), samples_at_once(engine.data))]
             found = call(engine.module, {}, engine.data.batch(samples, engine.dtype).x)
             try_metrics(engine.metrics, found, engine.data.y[samples], engine.data.client_name(0))
 

@@ -19,6 +19,7 @@ from feddwa.engine.rows import take
 from feddwa.engine.types import Model, Stack
 
 SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
+TOKENS = 8  # of a sequence that count as a sample there
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class Scorer(Protocol):
         """How matrix products of networks round."""
 
 
+def samples_at_once(data: FederatedData) -> int:
+    """How many samples are scored at once, over all clients; of sequences fewer, which have activations at every token.
+
+    1,020 sequences of 80 tokens at once take 1.4 GiB in `char-lstm`, 409 at once 0.5 GiB, in as much time (on a CPU).
+    """
+    most, x = SAMPLES_AT_ONCE[data.device.type], data.x
+    if not isinstance(x, Tensor) or x.dtype != torch.int64 or x.ndim != 2:
+        return most
+    return max(1, most // max(1, -(-x.shape[1] // TOKENS)))
+
+
 def score_rows(engine: Scorer, asked: Rated) -> Sums:
     """The sums of every row, in evaluation mode (BatchNorm uses the running statistics).
 
@@ -74,7 +86,7 @@ def score_rows(engine: Scorer, asked: Rated) -> Sums:
     seen: list[list[Tensor]] = [[] for _ in sizes]
     engine.module.eval()
     score_all = _scorer(engine, tuple(model), tuple(buffers), asked.outputs)
-    width = max(1, SAMPLES_AT_ONCE[device.type] // len(sizes))
+    width = max(1, samples_at_once(engine.data) // len(sizes))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
         if USE_BUCKETS[device.type]:  # rows beyond their size are padding like samples beyond it

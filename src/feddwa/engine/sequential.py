@@ -29,7 +29,7 @@ from feddwa.engine.network import (
     without_aux,
 )
 from feddwa.engine.rows import row, row_of_parts
-from feddwa.engine.score import SAMPLES_AT_ONCE, hits
+from feddwa.engine.score import hits, samples_at_once
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.torch_optimizers import TorchOptimizer
 from feddwa.engine.trainer import Trainer
@@ -127,7 +127,7 @@ def evaluate_one_by_one(
     for number, client in enumerate(ids.tolist()):
         load(module, row(buffers, number))
         net, parameters = PlainNet(module, engine.loss, keys.key(0, "unused")), row(model, number)
-        for samples in own.index[client, : own.sizes[client]].split(SAMPLES_AT_ONCE[engine.data.device.type]):
+        for samples in own.index[client, : own.sizes[client]].split(samples_at_once(engine.data)):
             x, y = engine.data.batch(samples, engine.dtype)
             with torch.no_grad():
                 outputs = net(parameters, x)
