@@ -291,6 +291,19 @@ def test_the_commands_take_a_run_with_adapters(run, capsys):
     assert from_run_config(to_run_config(config)) == config
 
 
+@pytest.mark.parametrize("algorithm", ["gpfl", "fedem"])
+def test_layers_that_a_method_adds_and_adapters_go_together_for_a_newcomer(algorithm, capsys):
+    feddwa.run(algorithm=algorithm, out="run", **TINY, **SMALL)
+    x, y = test_samples("run")[1]
+    np.savez("new.npz", x=x.numpy(), y=y.numpy())
+    assert cli.main(["adapt", "run", "--data", "new.npz", "--epochs", "2", "-o", "newcomer"]) == 0
+    assert cli.main(["predict", "newcomer", "new.npz"]) == 0
+    run, newcomer = (runs.read_models(Path(name)) for name in ("run", "newcomer"))
+    base = [name for name in run.stack if "base_layer" in name]
+    assert base
+    assert all(torch.equal(newcomer.stack[name][0], run.stack[name][0]) for name in base)
+
+
 def test_an_exported_network_is_one_without_adapters(run):
     assert cli.main(["export", run, "--client", "2", "-o", "two.safetensors"]) == 0
     values = load_file("two.safetensors")

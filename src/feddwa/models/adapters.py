@@ -144,7 +144,7 @@ def _targets(module: nn.Module, lora: Lora, others: Iterable[str]) -> dict[str, 
     """Name -> layer that is adapted; others: modules that are not."""
     layers = {name: layer for name, layer in _layers(module).items() if name and not _is_within(name, others)}
     if not layers:
-        raise InputError("--adapter lora: the network has no linear and no 2-d convolutional layer below its head")
+        raise InputError("--adapter lora: the network has no linear and no 2-d convolutional layer that it could adapt")
     unknown = next((each for each in lora.targets if not any(_is_called(name, each) for name in layers)), None)
     what = "names of linear and ungrouped 2-d convolutional layers that are not trained in full"
     require(unknown is None, f"{OPTION} targets", unknown, f"{what}: {_listed(layers)}")
