@@ -51,6 +51,8 @@ def multiplications(module, shape):
         ("lenet5", (1, 28, 28), 10, 44_426 + 2 * (6 + 16)),  # LeCun's, and scale and shift of BatchNorm
         ("conv-dropout", (3, 32, 32), 10, 1_626_442),  # pfl-research
         ("conv-dropout", (1, 28, 28), 62, 1_206_590),  # FedJAX
+        ("har-cnn", (9, 128), 6, 2_253_958),  # PFLlib, on the nine signals of its files
+        ("har-cnn", (6, 128), 6, 2_253_958 - 3 * 32 * 9),
         ("digits-mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 10 + 10),
         ("digits-cnn", (1, 8, 8), 10, 6_090),
         ("mlp", (30,), 3, 30 * 64 + 64 + 64 * 3 + 3),

@@ -211,7 +211,7 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
         loss,
         central=config.eval != "clients",
         validation=config.validation,
-        in_time=config.in_time,
+        in_time=config.in_time or task.dataset.in_time,
     )
     check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)

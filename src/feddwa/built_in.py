@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feddwa import params
-from feddwa.data.catalogue import DATASETS, DatasetInfo
+from feddwa.data.catalogue import DATASETS
+from feddwa.data.entry import DatasetInfo
 from feddwa.params import Tunable
 
 PACKAGE = Path(__file__).parent

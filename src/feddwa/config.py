@@ -61,13 +61,13 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
     model_arg: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
     """KEY=VALUE, an argument of the network's constructor (`feddwa list models NAME`). Repeatable."""
     partition: str | None = None
-    """`feddwa list partitions`, MODULE:NAME [rotations; own data: natural or iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; by owners: natural; other own data: iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, fewer on small own data, or with `natural` the data's owners."""
     participation: float = 1.0
     """Share of the clients that take part in a round, above 0 and up to 1."""
     rounds: Annotated[int, AtMost(100_000)] | None = None
-    """Communication rounds, T; default: 40 for digits, else the paper's 100."""
+    """Communication rounds, T; default: the dataset's (the paper's: 100)."""
     epochs: Repeats = 1
     """Local epochs a round, E."""
     batch_size: int | None = None

@@ -121,9 +121,9 @@ def configuration(config: RunConfig) -> Iterator[Finding]:
     module = engine.module
     parameters = sum(value.numel() for value in module.parameters())
     moving = sum(value.numel() for value in trainable(module).values())
-    told = f"{parameters:,} parameters" + (f", {moving:,} of them trained," if moving < parameters else "")
+    size = f"{parameters:,} parameters" + (f", {moving:,} of them trained," if moving < parameters else "")
     what = f"{config.algorithm} on {config.dataset}, {config.partition}, {task.clients} clients"
-    yield Finding("ok", f"{what}; network {config.model} with {told} on {choose_device(config.device)}")
+    yield Finding("ok", f"{what}; network {config.model} with {size} on {choose_device(config.device)}")
     yield from (Finding("ok", line) for line in lines)
     yield from (Finding("note", text) for text in task.dataset.notes)
     description = describe(task.dataset, task.partition)

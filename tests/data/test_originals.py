@@ -17,7 +17,8 @@ from PIL import Image
 import feddwa
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
-from feddwa.data.catalogue import DATASETS, DatasetInfo, Defaults, Files, Hub
+from feddwa.data.catalogue import DATASETS
+from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
 from feddwa.data.sources import load
 from tests.data.conftest import refuses
 

@@ -20,7 +20,8 @@ from feddwa import cli
 from feddwa.build import load_task
 from feddwa.config import RunConfig
 from feddwa.data import cache, originals
-from feddwa.data.catalogue import DATASETS, Files
+from feddwa.data.catalogue import DATASETS
+from feddwa.data.entry import Files
 from feddwa.data.partition import make_scheme
 from feddwa.data.sources import load
 from feddwa.errors import InputError
@@ -328,7 +329,8 @@ def test_every_entry_of_the_catalogue_is_consistent():
         assert len(info.mean) == len(info.std)
         assert len(info.mean) in (0, info.shape[0])
         if isinstance(info.source, Files):
-            assert info.source.hub.revision == "main" or len(info.source.hub.revision) == 40
+            hub = info.source.hub
+            assert hub is None or hub.revision == "main" or len(hub.revision) == 40
             assert set(info.source.others) <= set(info.source.places)
             reader = getattr(originals, info.source.reader)
             inspect.signature(reader).bind("tree", info.shape, **info.source.options)

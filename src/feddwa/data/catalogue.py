@@ -4,45 +4,7 @@ A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` where
 imported here, so that names and defaults are known at once.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-
-@dataclass(frozen=True)
-class Hub:
-    """A dataset repository of the Hugging Face hub."""
-
-    id: str
-    revision: str  # a commit, or "main" where only the row counts vouch for the content
-    files: str  # pattern of the files that are needed
-    transposed: bool = False  # images stored with rows and columns exchanged
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where the files of a dataset are looked for, and what is in them."""
-
-    reader: str  # function of originals.py that reads the original distribution
-    hub: Hub
-    places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
-    others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
-    label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
-    reduce: int = 1  # images this many times larger are averaged down
-    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """Settings of a run on a dataset where none are given: the paper's, unless an entry has others."""
-
-    model: str = "mlp"
-    rounds: int = 100
-    batch_size: int = 20
-    lr: float = 0.01
-    partition: str | None = "rotations"  # None: the data decide, see `partition.default_for`
-    schemes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # partition -> its hyper-parameters
-
+from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
 
 OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
 OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
@@ -51,28 +13,6 @@ OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and
     "features": Defaults(model="mlp", batch_size=10, lr=0.1, partition=None),
     "tokens": Defaults(model="transformer", batch_size=10, lr=0.1, partition=None),
 }
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """A dataset by name."""
-
-    name: str
-    summary: str
-    shape: tuple[int, int, int]  # (C, H, W)
-    classes: int
-    rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
-    source: Files | str  # files, or the function of originals.py that needs none
-    defaults: Defaults
-    class_names: tuple[str, ...] = ()
-    mean: tuple[float, ...] = ()  # per channel, on the [0, 1] scale
-    std: tuple[float, ...] = ()
-
-    @property
-    def places(self) -> list[str]:
-        """Names of the files and folders in which the dataset is looked for."""
-        own = self.source.places if isinstance(self.source, Files) else ()
-        return list(dict.fromkeys([self.name, self.name.replace("-", "_"), *own]))
 
 
 _CIFAR_MEAN = 0.4914, 0.4822, 0.4465
@@ -84,6 +24,7 @@ _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 _CLOTHES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _EMNIST_PLACES = ("emnist", "EMNIST", "gzip.zip", "emnist.zip")
 _TINY_PLACES = ("tiny-imagenet-200", "tiny-imagenet-200.zip")
+_ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 _FASHION_HUB = Hub(
     "zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist/*.parquet"
 )
@@ -273,6 +214,22 @@ _ALL = (
         _DIGITS,
         Hub("ylecun/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c", "mnist/*.parquet"),
         "MNIST",
+    ),
+    DatasetInfo(
+        name="har",
+        summary=(
+            "Human activity: 30 people with a telephone at the belt, 6 activities; acceleration and rotation in "
+            "windows of 128 measurements (2.56 s)"
+        ),
+        shape=(6, 128),
+        classes=6,
+        rows=(7_968, 2_083),
+        source=Files("sensor_windows", places=("HAR",), options={"file": "har.npz", "owner": "person"}),
+        defaults=Defaults("har-cnn", rounds=20, batch_size=20, lr=0.1, partition="natural"),
+        class_names=_ACTIVITIES,
+        mean=(0.8069, 0.0259, 0.0921, 0.0046, -0.0018, -0.0068),  # of training windows; the first three are gravity
+        std=(0.4145, 0.3997, 0.3462, 0.3974, 0.3893, 0.2550),
+        in_time=True,
     ),
 )
 

@@ -38,6 +38,7 @@ class Dataset:
     client_names: tuple[str, ...] = ()  # of client 0, 1, ...; () where owners are numbers alone
     form: InputForm | None = None  # how own files became these samples, to read more of them later
     notes: tuple[str, ...] = ()  # what was done to the data, in words: rows left out, values filled in
+    in_time: bool = False  # an owner's rows follow each other in time, and a share held out must be the last of them
     kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see Task.keep
 
     def __post_init__(self) -> None:

@@ -10,19 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feddwa.data import arrays
 from feddwa.data.dataset import hold_out
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
+from feddwa.data.labels import numbered
+from feddwa.data.windows import split_in_time
 from feddwa.errors import InputError
 
 
 class Raw(NamedTuple):
     """What a reader gives: training rows first, then test rows."""
 
-    x: np.ndarray  # (n, C, H, W) uint8, of digits float32
+    x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L) float32
     y: np.ndarray  # (n,) int64
     train_count: int
     class_names: tuple[str, ...] = ()
+    client: np.ndarray | None = None  # (n,) owner of each row, from 0 on
+    client_names: tuple[str, ...] = ()
 
 
 def digits() -> Raw:
@@ -171,3 +176,29 @@ def _from_rows(tree: Tree, shape: tuple[int, ...], rows: list[tuple[str, str, st
     x = decode(((tree.where(name), tree.read(name)) for _, _, name in rows), len(rows), shape, reduce)
     y = np.array([number[row[1]] for row in rows], dtype=np.int64)
     return Raw(x, y, sum(row[0] == "train" for row in rows), tuple(names))
+
+
+def sensor_windows(tree: Tree, shape: tuple[int, ...], file: str, owner: str) -> Raw | None:
+    """An .npz file of windows x (n, channels, length) with y, client, recording and start (first measurement), (n,).
+
+    The values are used as they lie there: rows are channels, and time runs along the last axis. owner: what a client
+    is, for its name.
+    """
+    found = [name for name in tree.names if PurePosixPath(name).name == file]
+    if not found:
+        return None
+    path = tree.path / found[0]
+    content, columns = arrays.read_npz(path), ("y", "client", "recording", "start")
+    if lacking := {"x", *columns} - content.keys():
+        raise InputError(f"{path}: has no {min(lacking)}; must hold x, {', '.join(columns)}")
+    x = arrays.samples(str(path), content["x"])
+    if x.shape[1:] != shape:
+        raise InputError(f"{path}: x has shape {content['x'].shape}, must be (n, {', '.join(map(str, shape))})")
+    for name in columns:
+        if content[name].shape != (len(x),) or content[name].dtype.kind not in "iu":
+            raise InputError(f"{path}: {name} must be {len(x)} whole numbers, one for each window")
+    y, client, recording, start = (content[name].astype(np.int64) for name in columns)
+    owners, names = numbered(str(path), "client", client)
+    order, train_count = split_in_time(owners, recording, y, start, shape[-1])
+    people = tuple(f"{owner}-{name}" for name in names)
+    return Raw(x[order], y[order], train_count, client=owners[order], client_names=people)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from feddwa.data import cache, originals, own, tables
-from feddwa.data.catalogue import DATASETS, DatasetInfo, Files, Hub
+from feddwa.data.catalogue import DATASETS
 from feddwa.data.dataset import Dataset
+from feddwa.data.entry import DatasetInfo, Files, Hub
 from feddwa.data.files import TEST_SPLITS, Tree, first_line
 from feddwa.data.images import Tell, decode
 from feddwa.data.options import DataOptions
@@ -109,13 +110,16 @@ def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
     if (dataset := cache.find(info.name)) is not None:
         return dataset
     tried.append(f"cache {cache.root()} (no entry)")
-    try:
-        return _from_hub(info, info.source)
-    except InputError as error:
-        tried.append(f"hub {info.source.hub.id} ({error})")
+    forms, elsewhere = "original", ""
+    if (hub := info.source.hub) is not None:
+        try:
+            return _from_hub(info, info.source, hub)
+        except InputError as error:
+            tried.append(f"hub {hub.id} ({error})")
+        forms, elsewhere = "Parquet or original", ", or install 'feddwa[hub]' and connect to a network"
     raise InputError(
-        f"--dataset {info.name}: not found; tried {'; '.join(tried)}. Put its Parquet or original files into "
-        f"DIR/{info.name} and pass --data-dir DIR, or install 'feddwa[hub]' and connect to a network"
+        f"--dataset {info.name}: not found; tried {'; '.join(tried)}. Put its {forms} files into DIR/{info.name} and "
+        f"pass --data-dir DIR{elsewhere}"
     )
 
 
@@ -135,15 +139,15 @@ def _from_files(info: DatasetInfo, files: Files, place: Path) -> Dataset | None:
     return None if raw is None else cache.store(info.name, tree.fingerprint, _dataset(info, raw, place))
 
 
-def _from_hub(info: DatasetInfo, files: Files) -> Dataset:
-    tree = Tree(_download(files.hub))
+def _from_hub(info: DatasetInfo, files: Files, hub: Hub) -> Dataset:
+    tree = Tree(_download(hub))
     raw = _read(info, files, tree)
     if raw is None:
         raise InputError("the files are not there")
     rows = raw.train_count, len(raw.y) - raw.train_count
     if rows != info.rows:
         raise InputError(f"got {rows} training and test rows, must be {info.rows}")
-    if files.hub.transposed:
+    if hub.transposed:
         raw = raw._replace(x=np.ascontiguousarray(raw.x.swapaxes(2, 3)))
     return cache.store(info.name, tree.fingerprint, _dataset(info, raw, tree.path))
 
@@ -191,4 +195,7 @@ def _dataset(info: DatasetInfo, raw: Raw, place: object) -> Dataset:
     found = max(len(names), int(raw.y.max()) + 1)
     if found > info.classes or raw.y.min() < 0 or (names and len(names) != info.classes):
         raise InputError(f"{place}: has {found} classes, {info.name} has {info.classes}")
-    return Dataset(info.name, raw.x, raw.y, raw.train_count, info.classes, info.mean, info.std, names)
+    return Dataset(
+        info.name, raw.x, raw.y, raw.train_count, info.classes, info.mean, info.std, names,
+        raw.client, raw.client_names, in_time=info.in_time,
+    )  # fmt: skip

@@ -46,6 +46,25 @@ def conv_dropout(shape: Shape, classes: int) -> Network:
     return network
 
 
+def har_cnn(shape: Shape, classes: int) -> Network:
+    """PFLlib's HARCNN for series (C, L): 2,253,958 parameters on (9, 128), 2,253,094 on (6, 128), at 6 classes."""
+    channels, length = shape
+    body = OrderedDict[str, nn.Module](
+        conv0=nn.Conv1d(channels, 32, 9),  # (32, L - 8)
+        relu0=nn.ReLU(),
+        pool0=nn.MaxPool1d(2),
+        conv1=nn.Conv1d(32, 64, 9),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool1d(2),  # (64, 26) of length 128
+        flatten=nn.Flatten(),
+        fc0=nn.Linear(64 * (((length - 8) // 2 - 8) // 2), 1024),
+        relu2=nn.ReLU(),
+        fc1=nn.Linear(1024, 512),
+        relu3=nn.ReLU(),
+    )
+    return Network(nn.Sequential(body), 512, classes)
+
+
 def _two_convolutions(shape: Shape, channels: tuple[int, int], batch_norm: bool = False) -> OrderedDict[str, nn.Module]:
     """Two 5x5 convolutions without padding, each with ReLU and pooling, flattened."""
     body, inputs = OrderedDict[str, nn.Module](), shape[0]

@@ -12,7 +12,7 @@ from feddwa.data.inputs import Inputs, Shape
 from feddwa.errors import InputError, one_line, require
 from feddwa.models import arguments, weights
 from feddwa.models.arguments import GIVEN, Argument, arguments_of
-from feddwa.models.field import conv_dropout, fedavg_cnn, lenet5
+from feddwa.models.field import conv_dropout, fedavg_cnn, har_cnn, lenet5
 from feddwa.models.paper import cifar_cnn, emnist_cnn, emnist_small, resnet8, resnet8_gkt
 from feddwa.models.small import cnn, cnn1d, digits_cnn, linear, mlp
 from feddwa.models.tokens import char_lstm, char_transformer, transformer
@@ -68,6 +68,10 @@ def _is_series(inputs: Inputs) -> bool:
     return inputs.kind == "series" and min(inputs.shape) > 0
 
 
+def _is_long_series(inputs: Inputs) -> bool:
+    return _is_series(inputs) and inputs.shape[1] >= 28
+
+
 def _is_tokens(inputs: Inputs) -> bool:
     return inputs.kind == "tokens" and len(inputs.shape) == 1
 
@@ -81,6 +85,7 @@ MODELS: dict[str, Model] = {
     "fedavg-cnn": Model(fedavg_cnn, "images (C, H, W) of at least 16x16", _is_large_image),
     "lenet5": Model(lenet5, "images (C, H, W) of at least 16x16", _is_large_image),
     "conv-dropout": Model(conv_dropout, "images (C, H, W) of at least 8x8", _is_image),
+    "har-cnn": Model(har_cnn, "series (channels, length) of at least 28 steps", _is_long_series),
     "digits-mlp": Model(mlp, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
     "digits-cnn": Model(digits_cnn, "samples of shape (1, 8, 8)", _exactly(1, 8, 8)),
     "cnn": Model(cnn, "images (C, H, W) of at least 8x8", _is_image),

@@ -1,4 +1,4 @@
-"""A client's adapter as the package `peft` loads it: PeftModel.from_pretrained(base, FOLDER).
+"""A client's adapter as files that the package `peft` loads.
 
     adapter_config.json          kind, rank, alpha, names of the layers
     adapter_model.safetensors    A and B of every layer, and the layers that were trained in full

@@ -1,0 +1,63 @@
+"""What an entry of the catalogue says of a dataset: where its files are, what its samples are, how it is trained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A dataset repository of the Hugging Face hub."""
+
+    id: str
+    revision: str  # a commit, or "main" where only the row counts vouch for the content
+    files: str  # pattern of the files that are needed
+    transposed: bool = False  # images stored with rows and columns exchanged
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the files of a dataset are looked for, and what is in them."""
+
+    reader: str  # function of originals.py that reads the original distribution
+    hub: Hub | None = None  # None: the hub does not have it
+    places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
+    others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
+    label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
+    reduce: int = 1  # images this many times larger are averaged down
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Settings of a run on a dataset where none are given: the paper's, unless an entry has others."""
+
+    model: str = "mlp"
+    rounds: int = 100
+    batch_size: int = 20
+    lr: float = 0.01
+    partition: str | None = "rotations"  # None: the data decide, see `partition.default_for`
+    schemes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # partition -> its hyper-parameters
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A dataset by name."""
+
+    name: str
+    summary: str
+    shape: tuple[int, ...]  # of a sample: image (C, H, W), series (C, L)
+    classes: int
+    rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
+    source: Files | str  # files, or the function of originals.py that needs none
+    defaults: Defaults
+    class_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()  # per channel; of bytes on the [0, 1] scale
+    std: tuple[float, ...] = ()
+    in_time: bool = False  # see Dataset.in_time
+
+    @property
+    def places(self) -> list[str]:
+        """Names of the files and folders in which the dataset is looked for."""
+        own = self.source.places if isinstance(self.source, Files) else ()
+        return list(dict.fromkeys([self.name, self.name.replace("-", "_"), *own]))
