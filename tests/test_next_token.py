@@ -317,7 +317,7 @@ def test_searches_compare_token_accuracy():
         ({"y": np.repeat([[1], [PADDING]], 40, axis=0).repeat(L, 1)}, {},
          "dataset: client ben has no token to predict in its train samples"),
         ({}, {"algorithm": "fedphp"}, "algorithm fedphp: needs a network whose outputs are those of its last linear"),
-        ({}, {"algorithm": "gpfl"}, "algorithm gpfl: needs a network whose outputs"),
+        ({}, {"algorithm": "gpfl"}, "one that is not frozen, with one vector of features for a sample"),
         ({}, {"model": nn.Embedding(V, 4)}, "model: gives 4 scores, must be at least 6, one per class"),
         ({}, {"model": nn.Linear(L, V)}, "model: does not take torch.int64 samples (5,)"),
         ({}, {"loss": "mse"}, "its targets have padding (-100), which is no number; the losses next-token and"),
