@@ -194,9 +194,9 @@ def test_a_stack_of_adapters_is_the_plain_loop(name, algorithm):
     assert all((found[0]["model"][key] - value).abs().max() > 1e-4 for key, value in begun.items())
 
 
-@pytest.mark.parametrize("name", ["transformer", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["transformer", "char-transformer", pytest.param("bert", marks=pytest.mark.slow)])
 def test_a_transformer_with_adapters_is_the_plain_loop(name):
-    """torch's TransformerEncoder and a BERT of transformers, both with dropout."""
+    """torch's TransformerEncoder, a causal one for the next character, a BERT of transformers; all with dropout."""
     if networks.NETWORKS[name].left_out:
         pytest.skip(networks.NETWORKS[name].left_out)
     plain = engine_of(name)

@@ -61,7 +61,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
     model_arg: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
     """KEY=VALUE, an argument of the network's constructor (`feddwa list models NAME`). Repeatable."""
     partition: str | None = None
-    """`feddwa list partitions`, MODULE:NAME [rotations; by owners: natural; other own data: iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; owners natural; else iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, fewer on small own data, or with `natural` the data's owners."""
     participation: float = 1.0

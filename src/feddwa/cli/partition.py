@@ -20,7 +20,7 @@ class PartitionConfig(DataOptions):
     data_dir: str | None = None
     """Folder with dataset files; default: the environment variable FEDDWA_DATA."""
     partition: str | None = None
-    """`feddwa list partitions`, MODULE:NAME [rotations; by owners: natural; other own data: iid]."""
+    """`feddwa list partitions`, MODULE:NAME [rotations; owners natural; else iid]."""
     clients: int | None = None
     """Number of clients, N; default: 20, or with `natural` the data's owners."""
     seed: int = 0
