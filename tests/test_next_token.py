@@ -1,5 +1,6 @@
 """The next token at every position: loss, accuracy and perplexity over tokens, of which padding is none."""
 
+import itertools
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from feddwa.data.federated import HELD_OUT, answers, federate
 from feddwa.data.inputs import Inputs
 from feddwa.data.labels import PADDING
 from feddwa.data.partition import Partition
+from feddwa.data.tokens import pack
 from feddwa.engine import Engine, SequentialTrainer, Settings, Trainer, evaluate, evaluate_one_by_one
 from feddwa.engine.fast import program, record
 from feddwa.engine.rows import repeat, tensors
@@ -272,6 +274,34 @@ def test_of_long_sequences_fewer_are_scored_at_once(length, samples):
     assert samples_at_once(replace(data, x=data.x.float())) == 4096
 
 
+def test_texts_of_any_length_are_packed_without_waste_or_loss():
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, V, size) for size in (1, 9, 2, 30, 4, 1)]
+    for length in (1, 7, 47, 60):
+        x, y = pack(texts, length)
+        assert x.shape == y.shape == (-(-47 // length), length)
+        assert x.ravel()[:47].tolist() == np.concatenate(texts).tolist()
+        pairs = [(a, b) for a, b in zip(x.ravel(), y.ravel(), strict=True) if b != PADDING]
+        assert pairs == [pair for text in texts for pair in itertools.pairwise(text)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "length", "message"),
+    [
+        ([[1, 2]], 0, "length: got 0, must be at least 1"),
+        ([], 4, "texts: got 'no token behind another', must be a text of at least two tokens"),
+        ([[1], [2]], 4, "texts: got 'no token behind another'"),
+        ([[1, 2], []], 4, r"texts[1]: got 'float64 (0,)', must be token ids (k,), whole numbers from 0"),
+        ([[1, -2]], 4, r"texts[0]: got 'int64 (2,)', must be token ids (k,), whole numbers from 0"),
+        ([[[1, 2]]], 4, r"texts[0]: got 'int64 (1, 2)', must be token ids (k,)"),
+    ],
+)
+def test_texts_that_cannot_be_packed_are_told(texts, length, message):
+    with pytest.raises(feddwa.InputError) as refused:
+        pack(texts, length)
+    assert message in str(refused.value)
+
+
 def test_searches_compare_token_accuracy():
     assert measure_of(engine_of(nn.Embedding(V, V))) is ACCURACY
 
@@ -287,7 +317,7 @@ def test_searches_compare_token_accuracy():
         ({"y": np.repeat([[1], [PADDING]], 40, axis=0).repeat(L, 1)}, {},
          "dataset: client ben has no token to predict in its train samples"),
         ({}, {"algorithm": "fedphp"}, "algorithm fedphp: needs a network whose outputs are those of its last linear"),
-        ({}, {"algorithm": "gpfl"}, "algorithm gpfl: needs a network whose outputs"),
+        ({}, {"algorithm": "gpfl"}, "one that is not frozen, with one vector of features for a sample"),
         ({}, {"model": nn.Embedding(V, 4)}, "model: gives 4 scores, must be at least 6, one per class"),
         ({}, {"model": nn.Linear(L, V)}, "model: does not take torch.int64 samples (5,)"),
         ({}, {"loss": "mse"}, "its targets have padding (-100), which is no number; the losses next-token and"),

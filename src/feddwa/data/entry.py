@@ -1,7 +1,9 @@
 """What an entry of the catalogue says of a dataset: where its files are, what its samples are, how it is trained."""
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -22,10 +24,17 @@ class Files:
     reader: str  # function of originals.py that reads the original distribution
     hub: Hub | None = None  # None: the hub does not have it
     places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
+    package: str = ""  # that has them where it is installed; the extra which installs it is named as the dataset
     others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
     label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
     reduce: int = 1  # images this many times larger are averaged down
     options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
+
+    @property
+    def installed(self) -> Path | None:
+        """The folder of the package, if it is installed; nothing is imported."""
+        found = importlib.util.find_spec(self.package) if self.package else None
+        return None if found is None or found.origin is None else Path(found.origin).parent
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class DatasetInfo:
 
     name: str
     summary: str
-    shape: tuple[int, ...]  # of a sample: image (C, H, W), series (C, L)
+    shape: tuple[int, ...]  # of a sample: image (C, H, W), series (C, L), token ids (L,)
     classes: int
     rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
     source: Files | str  # files, or the function of originals.py that needs none

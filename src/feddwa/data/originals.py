@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feddwa.data import arrays
+from feddwa.data import arrays, speech
 from feddwa.data.dataset import hold_out
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
@@ -22,7 +22,7 @@ from feddwa.errors import InputError
 class Raw(NamedTuple):
     """What a reader gives: training rows first, then test rows."""
 
-    x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L) float32
+    x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L) float32; token ids (n, L) int64
     y: np.ndarray  # (n,) int64
     train_count: int
     class_names: tuple[str, ...] = ()
@@ -202,3 +202,16 @@ def sensor_windows(tree: Tree, shape: tuple[int, ...], file: str, owner: str) ->
     order, train_count = split_in_time(owners, recording, y, start, shape[-1])
     people = tuple(f"{owner}-{name}" for name in names)
     return Raw(x[order], y[order], train_count, client=owners[order], client_names=people)
+
+
+def plays(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
+    """Speech by role, from speeches.parquet with the columns play, role and text or from a Markdown file per play."""
+    found = [name for name in tree.names if PurePosixPath(name).name == "speeches.parquet"]
+    texts = [name for name in tree.names if name.endswith(".md")]
+    if not (found or texts):
+        return None
+    speeches = speech.in_table(tree.path / found[0]) if found else speech.in_markdown(tree, texts)
+    x, y, train_count, owner, names = speech.samples(speeches, shape[0])
+    if not names:
+        raise InputError(f"{tree.path}: no role has {shape[0] + 1} characters in its training and in its test lines")
+    return Raw(x, y, train_count, ("newline", "space", *speech.CHARACTERS[2:]), owner, names)

