@@ -1,4 +1,4 @@
-"""Whether network, data and settings fit together: tried before any training, each misfit said in one line."""
+"""Whether network, data and settings fit together: tried before any training, each mismatch said in one line."""
 
 import copy
 import warnings

@@ -138,12 +138,11 @@ def _numbering(raw: np.ndarray, among: Sequence[str], names: Sequence[str]) -> I
     """Columns with another whole number in every row. raw: (samples, k)."""
     whole = [i for i in np.flatnonzero((raw == np.rint(raw)).all(0)).tolist() if names[i] in among]
     found = [names[i] for i in whole if len(np.unique(raw[:, i])) == len(raw)]
-    if found:
-        yield Finding(
-            "warning",
-            f"{listed(found, 'column', 'columns')} with another whole number in every row, as numbers of patients and "
-            "orders are: memorised, they are of no use for new samples; leave them out (--drop)",
-        )
+    yield from _of_columns(
+        found,
+        "with another whole number in every row, as numbers of patients and orders are: memorised, they are of no use "
+        "for new samples; leave them out (--drop)",
+    )
 
 
 def _telling(raw: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
@@ -155,12 +154,16 @@ def _telling(raw: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Iterator[F
         changes = np.diff(y[order]) != 0
         if changes.sum() == classes - 1 and (np.diff(raw[order, i])[changes] > 0).all():
             found.append(names[i])
+    yield from _of_columns(
+        found,
+        "from whose value alone the class can be told: is it known before the answer is? If not, leave it out (--drop)",
+    )
+
+
+def _of_columns(found: Sequence[str], what: str) -> Iterator[Finding]:
+    """A warning about columns, where there are any."""
     if found:
-        yield Finding(
-            "warning",
-            f"{listed(found, 'column', 'columns')} from whose value alone the class can be told: is it known before "
-            "the answer is? If not, leave it out (--drop)",
-        )
+        yield Finding("warning", f"{listed(found, 'column', 'columns')} {what}")
 
 
 def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:

@@ -39,15 +39,15 @@ def load(module: nn.Module, name: str, file: str) -> nn.Module:
         values = {f"model.{key}": value for key, value in values.items()}
     replaceable = set(_prefixed(module, nn.Linear, last=True)) | set(_prefixed(module, nn.Conv2d, last=False))
     unlike = [key for key, value in values.items() if key in own and value.shape != own[key].shape]
-    misfits = [
+    mismatches = [
         *(f"{key} has shape {tuple(values[key].shape)}, not {tuple(own[key].shape)}" for key in unlike
           if key not in replaceable),
         *(f"{key} is missing" for key in own if key not in values and key not in replaceable),
         *(f"{key} has no place" for key in values if key not in own),
     ]  # fmt: skip
-    if misfits:
-        more = f" and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else ""
-        why = "; ".join(misfits[:SHOWN]) + more
+    if mismatches:
+        more = f" and {len(mismatches) - SHOWN} more" if len(mismatches) > SHOWN else ""
+        why = "; ".join(mismatches[:SHOWN]) + more
         raise InputError(
             f"--model {name}: the parameters do not fit what {label(name)} makes: {one_line(why)}; "
             "--model-arg gives the arguments of its constructor"

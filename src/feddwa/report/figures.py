@@ -73,13 +73,13 @@ def similarity(methods: Sequence[Method], path: str | Path) -> None:
     main = lead(weighing)
     run = main.runs[0]
     description = _description([main])
-    alike, listen = likeness(description), affinity(run.weights, len(run.scores[0]))
+    alike, weight = likeness(description), affinity(run.weights, len(run.scores[0]))
     pairs = ~np.eye(len(alike), dtype=bool)
     order = np.arange(len(alike)) if description.groups is None else np.argsort(description.groups, kind="stable")
     with _figure(path, 6.4, 2.9) as figure:
         figures = zip(
             figure.subplots(1, 2),
-            (alike, listen),
+            (alike, weight),
             ("data in common", f"{main.name}: mean weight in the last rounds"),
             strict=True,
         )
@@ -91,7 +91,7 @@ def similarity(methods: Sequence[Method], path: str | Path) -> None:
             _name(axis, order, description)
             figure.colorbar(image, ax=axis, shrink=0.85)
         figure.axes[0].set_ylabel("client")
-        figure.suptitle(f"rank correlation of the two over all pairs: {_spearman(alike[pairs], listen[pairs])}")
+        figure.suptitle(f"rank correlation of the two over all pairs: {_spearman(alike[pairs], weight[pairs])}")
 
 
 def likeness(description: Description) -> np.ndarray:

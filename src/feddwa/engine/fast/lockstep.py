@@ -31,7 +31,7 @@ class LockstepEngine(Engine):
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: Worker[Any] | None = None
-    made: dict[int, dict[object, Any]] = field(default_factory=dict)  # round -> what twins share: see `shared`
+    made: dict[int, dict[object, Any]] = field(default_factory=dict)  # round -> what several make once: see `shared`
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
