@@ -7,7 +7,7 @@
     server  phi, the gate and (W_g, b_g) = means by size of phi_k, the gates and ((W_k, b_k) + (W_g, b_g)) / 2
 
 Crosses the network: the body phi, the gate (2 F^2 + 6 F numbers) and the generic head, down and up. The personal head
-stays, but its mean with a head that the server has sent tells it. Evaluated are both heads as they are now, with c of
+stays, but the server can infer it from that mean, as it knows W_g. Evaluated are both heads as they are now, with c of
 the personal one and r without noise.
 
 Where the paper, its code and others differ: MMD^2 has the kernel sum of exp(-D / 2s) over s = 10, 15, 20 and 50. These
@@ -127,7 +127,7 @@ class FedCP(PartlyShared):
         return {"model": self.shared({**model, **halves}, memory)}, {**memory, "own": own}
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
-        """With the generic head of the round, which the mean of both tells."""
+        """With the generic head of the round, inferred from the mean of both."""
         sent, own = upload["model"], memory["own"]
         generic = {n: 2 * sent[n] - own[n.replace(GENERIC, "linear")] for n in sent if GENERIC in n}
         return {**sent, **own, **generic}

@@ -116,8 +116,8 @@ class FedPAC(Algorithm):
         body, memory = trainer.sgd(body, memory, fixed=head, **aligned)
         after, kind = class_sums(trainer, {**body, **head}, memory), wide(next(iter(body.values())))
         sent = {"moments": before.moments(), "classes": {"means": after.means(), "counts": after.counts}}
-        told = {part: {name: value.to(kind) for name, value in stack.items()} for part, stack in sent.items()}
-        return {"body": body, "head": head, **told}, memory
+        statistics = {part: {name: value.to(kind) for name, value in stack.items()} for part, stack in sent.items()}
+        return {"body": body, "head": head, **statistics}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """The mean body by data size, the means of classes, and every participant's combination of the heads."""

@@ -37,7 +37,7 @@ class ClassSums(NamedTuple):
 
 
 def class_sums(trainer: Trainer, model: Stack, memory: Memory, split: str = "train") -> ClassSums:
-    """What each client's samples are to its model, class by class: one pass over them in evaluation mode.
+    """Sums of the features that each client's model gives its samples, by class: one pass in evaluation mode.
 
     The network must be one of which `Problem.features` is not 0, on class labels.
     """
