@@ -32,7 +32,7 @@ from tests.algorithms.conftest import models as everybody
 from tests.conftest import ANYWHERE, conv_net, small_data
 from tests.engine.test_networks import SIZES as FEW
 from tests.engine.test_networks import engine_of
-from tests.test_trained_models import COLOURS, TINY, test_samples
+from tests.test_trained_models import COLOURS, TINY, check_accuracy, test_samples
 
 SIZES = (13, 20, 3, 10)
 SMALL = {"adapter": "lora", "adapter_arg": ("rank=2", "alpha=4")}
@@ -219,8 +219,7 @@ def test_every_algorithm_trains_adapters_alone_and_stores_them(algorithm):
         with torch.no_grad():
             scores = trained.model(client)(x)
         assert torch.equal(result.model(client)(x), scores)
-        found = 100 * (scores.argmax(1) == y).double().mean().item()
-        assert found == pytest.approx(trained.card.accuracy[client], abs=1e-9)
+        check_accuracy(trained, client, scores, y)
     with safe_open("run/models.safetensors", "pt") as file:
         shapes = {name: file.get_tensor(name).shape for name in file.keys()}  # noqa: SIM118
     base = [shape for name, shape in shapes.items() if "base_layer" in name]

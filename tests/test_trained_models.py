@@ -36,6 +36,12 @@ def test_samples(path):
 test_samples.__test__ = False
 
 
+def check_accuracy(trained, client, scores, y):
+    """Outputs (n, C) on a client's test samples have the accuracy that was evaluated."""
+    found = 100 * (scores.argmax(1) == y).double().mean().item()
+    assert found == pytest.approx(trained.card.accuracy[client], abs=1e-9)
+
+
 def colours() -> Dataset:
     """Colour images of four owners whose normalisation is not the identity; learnable."""
     rng = np.random.default_rng(0)
@@ -58,8 +64,7 @@ def test_the_models_read_from_the_directory_give_the_evaluated_accuracy_and_loss
         with torch.no_grad():
             scores = trained.model(client)(x)
         assert torch.equal(result.model(client)(x), scores)
-        found = 100 * (scores.argmax(1) == y).double().mean().item()
-        assert found == pytest.approx(trained.card.accuracy[client], abs=1e-9)
+        check_accuracy(trained, client, scores, y)
         assert nn.functional.cross_entropy(scores, y).item() == pytest.approx(trained.card.loss[client], rel=1e-5)
     last = json.loads(Path("run/clients.jsonl").read_text().splitlines()[-1])["before"]
     assert last == pytest.approx(trained.card.accuracy, abs=0.01)

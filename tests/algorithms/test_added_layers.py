@@ -19,7 +19,7 @@ from feddwa.sides import network_of
 from feddwa.trained import export
 from tests.algorithms.conftest import after, difference, federation
 from tests.conftest import plain_net
-from tests.test_trained_models import test_samples
+from tests.test_trained_models import check_accuracy, test_samples
 
 TINY = {"clients": 4, "rounds": 2, "batch_size": 60, "device": "cpu"}
 
@@ -113,8 +113,7 @@ def test_stored_and_exported_models_have_them(form, tmp_path, monkeypatch):
     feddwa.run(algorithm=f"{__file__}:Gated", param=("pairs=2",), out="run", **TINY)
     trained = runs.read_models(Path("run"))
     for client, (x, y) in enumerate(test_samples("run")):
-        hits = export.predict(trained, client, x).argmax(1) == y
-        assert 100 * hits.double().mean().item() == pytest.approx(trained.card.accuracy[client], abs=1e-9)
+        check_accuracy(trained, client, export.predict(trained, client, x), y)
     export.export(trained, 1, Path("model"), form)
     if form == "torch-export":
         with torch.no_grad():

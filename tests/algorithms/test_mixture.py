@@ -19,7 +19,7 @@ from feddwa.results import runs
 from feddwa.trained import export
 from tests.algorithms.conftest import after, difference, federation, models
 from tests.conftest import conv_net, plain_net, small_data
-from tests.test_trained_models import test_samples
+from tests.test_trained_models import check_accuracy, test_samples
 
 
 def part(model, number):
@@ -138,8 +138,7 @@ def test_stored_and_exported_mixtures_have_the_accuracy_that_was_evaluated(form,
     feddwa.run(algorithm="fedem", param=("components=2",), out="run", clients=4, rounds=3, device="cpu")
     trained = runs.read_models(Path("run"))
     for client, (x, y) in enumerate(test_samples("run")):
-        hits = export.predict(trained, client, x).argmax(1) == y
-        assert 100 * hits.double().mean().item() == pytest.approx(trained.card.accuracy[client], abs=1e-9)
+        check_accuracy(trained, client, export.predict(trained, client, x), y)
     export.export(trained, 1, Path("model"), form)
     if form == "torch-export":
         x = test_samples("run")[1][0]
