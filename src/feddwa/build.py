@@ -93,7 +93,8 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     assert config.partition is not None
     assert config.clients is not None
     parameters = config.partition_parameters()
-    return Task(dataset, partitions.make(config.partition, parameters, dataset, config.clients, config.seed))
+    partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
+    return Task(dataset, partitions.held_out(partition, config.held_out, config.seed))
 
 
 def settled(config: Config, dataset: Dataset) -> Config:

@@ -14,7 +14,7 @@ from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
 from feddwa.errors import InputError, require, unknown
 from feddwa.options.adapter import AdapterOptions
-from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.evaluation import EvaluationOptions, held_out
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
 from feddwa.params import AtMost, Option, Repeats
@@ -145,6 +145,16 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         return config
 
     @property
+    def held_out(self) -> int:
+        """How many clients are held out; 0 while the number of clients is open."""
+        return held_out(self.holdout_clients, self.clients) if self.clients else 0
+
+    @property
+    def members(self) -> int | None:
+        """The clients of the federation, all but those that are held out; None while their number is open."""
+        return None if self.clients is None else self.clients - self.held_out
+
+    @property
     def usual_partition(self) -> str | None:
         """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
         return defaults_of(self.dataset).partition
@@ -186,14 +196,15 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         known = self.lr in (None, "auto") or 0 <= float(self.lr or 0) < float("inf")
         require(known, "--lr", self.lr, "a finite number, 0 or more, or auto")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
-        nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
-        require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
+        self.check_evaluation()
+        members = self.members
+        nobody = members is not None and self.participation * members < 1 - 1e-9
+        require(not nobody, "--participation", self.participation, f"at least 1/{members}: one client a round")
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         require(self.seed >= 0, "--seed", self.seed, "from 0 to 2^63 - 1")
         if self.given() and DATASETS.knows(self.dataset):
             self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
         self.check_options()
-        self.check_evaluation()
         self.check_training()
         self.check_adapter()
         self.check_rounds(self.rounds, self.epochs)
@@ -201,8 +212,8 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
             from feddwa.faults import Faults
 
             faults = Faults.parse(self.fault)
-            if self.clients is not None:
-                faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
+            if members is not None:
+                faults.check_anybody(members, int(self.participation * members + 1e-9))
         self.check_tracking()
 
     def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:

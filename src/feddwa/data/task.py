@@ -1,9 +1,9 @@
 """A task: data and their division among clients."""
 
 import hashlib
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,13 +40,19 @@ class Task:
         """The number of clients, N."""
         return len(self.partition.train)
 
+    @cached_property
+    def newcomers(self) -> "Task | None":
+        """The data of the clients that are held out; None where nobody is."""
+        return None if self.partition.newcomers is None else Task(self.dataset, self.partition.newcomers)
+
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""
         kept = self.dataset.kept
         if "digest" not in kept:  # all divisions of a dataset go on from there
             kept["digest"] = _add(hashlib.sha256(), self.dataset.x, self.dataset.y)
-        division = self.partition.train, self.partition.test
-        digest = _add(kept["digest"].copy(), *itertools.chain(*division), self.partition.turns, self.partition.relabel)
+        digest = kept["digest"].copy()
+        for own in filter(None, (self.partition, self.partition.newcomers)):
+            digest = _add(digest, *own.train, *own.test, own.turns, own.relabel)
         return str(digest.hexdigest())
 
 
