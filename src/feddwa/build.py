@@ -22,7 +22,6 @@ from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Settings, keys
-from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
@@ -38,7 +37,7 @@ from feddwa.fit import (
     check_validation,
     try_batch,
 )
-from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.plugins import LOSSES, by_owners
 from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
@@ -189,11 +188,6 @@ def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
     return found
 
 
-def metrics_of(config: RunConfig) -> dict[str, Metric]:
-    """Name -> function of the metrics of a run."""
-    return {name: METRICS.find(function) for name, function in map(metric_of, config.metrics)}
-
-
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
     config = fitted(config, inputs_of(task.dataset))
@@ -215,7 +209,8 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     )
     check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
-    tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
+    tensor_cores, classes = config.dtype == "tf32", task.dataset.classes if task.dataset.y.ndim == 1 else 0
+    metrics = scoring.metrics_of(config.metrics, classes)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
     return tried(config, engine)
 
