@@ -147,7 +147,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
-    return f"{config.dataset}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
+    return f"{task.name}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
