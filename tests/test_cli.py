@@ -264,6 +264,7 @@ BAD = {
     "run --quiet=yes": "--quiet: takes no value",
     "report runs -o": "--out: no value, must be a string",
     "new algorithm": "NAME: missing; Name of the class",
+    "resume runs --speed 3": r"--speed: unknown option; valid: none, only DIR; see",
     "run --speed 3": "--speed: unknown option; valid: .*--algorithm, --dataset",
     "compare --algorithm local": "--algorithm: unknown option; valid: .*--dataset.*--algorithms",
     "run quickly": "quickly: unknown option; valid: .*--algorithm",
