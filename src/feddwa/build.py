@@ -31,8 +31,7 @@ from feddwa.federation import Federation
 from feddwa.fit import (
     check_answers,
     check_central,
-    check_single_samples,
-    check_targets_left,
+    check_clients,
     check_trainable,
     check_validation,
     try_batch,
@@ -54,7 +53,11 @@ def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
 
 def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Dataset:
     """Load the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir, config, tell)
+    return with_targets(config, sources.load(config.dataset, config.data_dir, config, tell))
+
+
+def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The data with targets as the loss of a configuration takes them; raises where they cannot be meant so."""
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
     check_targets(config, dataset)
@@ -233,8 +236,7 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
-    check_single_samples(engine)
-    check_targets_left(engine)
+    check_clients(engine)
     check_validation(config, engine)
     algorithm = algorithm or config.make_algorithm()
     check_central(config, engine, algorithm)
