@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -69,6 +69,9 @@ def run(
 
     `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
     directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
+
+    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
+    decided (partition, network, rate) as information.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
@@ -87,12 +90,13 @@ def run(
             runs.check_free(config.out)
         tracked = " ".join(config.track)
         require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
+        seeds = several.seeds or [config.seed]
+        tasks, first = tasks_of(config, seeds, load_dataset(config)), dataclasses.replace(config, seed=seeds[0])
+        config = rates.logged(first, tasks[first.seed])
         if several.seeds is None:
-            return run_tasks([config], [load_task(config)], [observe], written=written, callbacks=mine)[0]
+            return run_tasks([config], [tasks[config.seed]], [observe], written=written, callbacks=mine)[0]
         path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
-        tasks = tasks_of(config, several.seeds, load_dataset(config))
-        first = dataclasses.replace(config, seed=several.seeds[0])
-        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks), mine)
+        return run_seeds(config, tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:

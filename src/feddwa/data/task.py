@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,16 @@ class Task:
     def clients(self) -> int:
         """The number of clients, N."""
         return len(self.partition.train)
+
+    @property
+    def name(self) -> str:
+        """The name of the data; of own files without the folder."""
+        return Path(self.dataset.name).name
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the data, a line each for people."""
+        return [f"{self.name}: {note}" for note in self.dataset.notes]
 
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""

@@ -53,8 +53,8 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
-    for line in _fairness(runs):
-        console.print(line, highlight=False)
+    for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
+        console.print(line, highlight=False, markup=False)
     for name, run in runs.items():
         if "before.honest" in run.series:
             honest = run.series["before.honest"]
@@ -71,6 +71,16 @@ def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
             alone = "" if found.below_local is None else f", {found.below_local:.0f} % of clients below Local"
             worst, std = map(run.measure.number, (found.worst_tenth, found.std))
             yield f"{name}: worst tenth of clients {worst}, standard deviation {std}{alone}"
+
+
+def _by_class(methods: Sequence[Method]) -> Iterator[str]:
+    """The classes that are told best and worst, a line for every method and metric per class."""
+    for method in methods:
+        for metric, values in method.by_class.items():
+            if np.isfinite(values).any():
+                ends = {"lowest": int(np.nanargmin(values)), "highest": int(np.nanargmax(values))}
+                told = (f"{end} {values[c]:.2f} ({method.runs[0].class_name(c)})" for end, c in ends.items())
+                yield f"{method.name}: {metric}: {', '.join(told)}"
 
 
 def show_seeds(console: Console, methods: Sequence[Method]) -> None:
@@ -110,6 +120,8 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         highlight=False,
     )
     _show_metrics(console, methods)
+    for line in _by_class(methods):
+        console.print(line, highlight=False, markup=False)
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
     for method in methods:
