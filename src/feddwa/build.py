@@ -243,8 +243,9 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     most = f"at most {engine.data.clients}, the number of clients"
     require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
-    faults, every = Faults.parse(config.fault), config.eval_every
-    return Federation(algorithm, engine, *options, faults, eval_every=every, eval_clients=config.eval_clients)
+    robust = {"faults": Faults(**config.faults), "attacks": config.make_attacks()}
+    evaluation = {"eval_every": config.eval_every, "eval_clients": config.eval_clients}
+    return Federation(algorithm, engine, *options, **robust, **evaluation)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:

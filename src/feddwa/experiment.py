@@ -283,6 +283,7 @@ def _finish(
     """All rounds that are left, recorded, and the models that come out."""
     engine, data = federation.engine, federation.engine.data
     names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
+    names |= {"attackers": attacking} if (attacking := federation.attackers.by_name(config.attacks)) else {}
     card = store.card_of(config, task.dataset, engine)
     source, rounds = SimulatedRounds(federation, card), config.rounds or 0
     path = None if directory is None else directory.path

@@ -12,7 +12,6 @@ from feddwa.config import RunConfig
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results.compare import (
-    Spread,
     client_gains,
     lead_in_words,
     over_seeds,
@@ -55,12 +54,7 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
     )
     for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
         console.print(line, highlight=False, markup=False)
-    for name, run in runs.items():
-        if "before.honest" in run.series:
-            honest = run.series["before.honest"]
-            console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
-            )
+    _show_attack(console, config.attack)
 
 
 def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
@@ -124,10 +118,13 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         console.print(line, highlight=False, markup=False)
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
-    for method in methods:
-        if all("before.honest" in run.series for run in method.runs):
-            honest = Spread({run.seed: float(run.series["before.honest"][-1]) for run in method.runs})
-            console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
+    _show_attack(console, config.attack)
+
+
+def _show_attack(console: Console, attack: str) -> None:
+    """Whose scores these are where there are attackers."""
+    if attack:
+        console.print(f"Attackers: {attack}. All numbers are those of the honest clients alone.", highlight=False)
 
 
 def _show_metrics(console: Console, methods: Sequence[Method]) -> None:

@@ -63,7 +63,7 @@ class SimulatedRounds:
     def next(self) -> Entry:
         """Run a round."""
         result = self.federation.step()
-        line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
+        line = metrics.round_line(result, self._test_sizes, self._validation_sizes)
         scores = (result.before, result.after)
         if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
             before, after = (map_scores(lambda values: values[:0], each) for each in scores)
@@ -71,10 +71,10 @@ class SimulatedRounds:
         return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers, of all clients; as a rule they were evaluated when the last round ended."""
+        """The models that the run delivers; as a rule they were evaluated when the last round ended."""
         self.federation.evaluate_all()
-        scores, rounds = self.federation.scores, self.federation.round
-        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
+        scores, rounds, who = self.federation.scores, self.federation.round, self.federation.evaluated
+        line = metrics.final_line(scores, self._test_sizes, rounds, who, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
         return Entry(line, clients | ({"names": list(names)} if names else {}))
 
