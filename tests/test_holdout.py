@@ -41,8 +41,7 @@ def served(**options):
     source = _rounds(config, task, make_engine(config, task))
     for _ in range(config.rounds):
         source.federation.step()
-    source.last()
-    return source.served
+    return source.held_out.serve(source.trained())
 
 
 def timeless(lines):

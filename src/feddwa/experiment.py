@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -23,7 +23,6 @@ from feddwa.objects import named, shown
 from feddwa.params import check_alternatives
 from feddwa.result import Result, Results
 from feddwa.results import runs
-from feddwa.results.metrics import newcomer_scores
 from feddwa.results.provenance import check_same, provenance
 from feddwa.results.recorder import Observer, SimulatedRounds, record
 from feddwa.results.weights import read as read_weights
@@ -71,6 +70,9 @@ def run(
 
     `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
     directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
+
+    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
+    decided (partition, network, rate) as information.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
@@ -89,12 +91,13 @@ def run(
             runs.check_free(config.out)
         tracked = " ".join(config.track)
         require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
+        seeds = several.seeds or [config.seed]
+        tasks, first = tasks_of(config, seeds, load_dataset(config)), dataclasses.replace(config, seed=seeds[0])
+        config = rates.logged(first, tasks[first.seed])
         if several.seeds is None:
-            return run_tasks([config], [load_task(config)], [observe], written=written, callbacks=mine)[0]
+            return run_tasks([config], [tasks[config.seed]], [observe], written=written, callbacks=mine)[0]
         path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
-        tasks = tasks_of(config, several.seeds, load_dataset(config))
-        first = dataclasses.replace(config, seed=several.seeds[0])
-        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks), mine)
+        return run_seeds(config, tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -270,10 +273,13 @@ def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
     return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
 
 
-def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
-    """The names in a summary, and how many runs in lockstep shared its seconds, where there were several."""
+def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
+    """What leads a summary; where there are any, how many runs in lockstep shared its seconds, and who attacked."""
+    engine, attackers = federation.engine, federation.attackers.by_name(config.attacks)
     names = {name: shown(getattr(config, name)) for name in ("algorithm", "dataset", "partition", "model")}
-    return names | ({"lockstep": engine.lockstep} if engine.lockstep > 1 else {})
+    names |= {"lockstep": engine.lockstep} if engine.lockstep > 1 else {}
+    names |= {"clients": engine.data.clients, "seed": engine.seed}
+    return names | ({"attackers": attackers} if attackers else {})
 
 
 def _finish(
@@ -286,14 +292,9 @@ def _finish(
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    engine, rounds = source.federation.engine, config.rounds or 0
-    names = {**_names(config, engine), "clients": engine.data.clients, "seed": engine.seed}
+    names, device, rounds = _names(config, source.federation), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
-    found = record(source, rounds, names, engine.data.device, observe, directory, past, config.early_stop, told)
-    models, buffers = found.trained.parts()
-    where, served = None if path is None else str(path), source.served
-    newcomers = None if served is None else newcomer_scores(served)
-    return Result(
-        found.summary, found.lines, found.weights, models, buffers, task.partition, where, found.trained, newcomers
-    )
+    found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)
+    came_out = found.summary, found.lines, found.weights, *found.trained.parts(), task.partition
+    return Result(*came_out, None if path is None else str(path), found.trained, source.newcomers)

@@ -66,8 +66,7 @@ def test_held_out_clients_are_served_as_the_reference_serves_them(name):
         source.federation.step()
     *_, last = oracle(members, **hyper)
     task = of_newcomers(members, source.held_out.engine)
-    source.last()
-    found = source.served
+    found = source.held_out.serve(source.trained())
     assert found.names == ("1", "4")
     for when in (*map(str, EPOCHS), ALONE):
         way, epochs = (newcomers.alone, EPOCHS[-1]) if when == ALONE else (serve, int(when))

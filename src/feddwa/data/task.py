@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,16 @@ class Task:
     def newcomers(self) -> "Task | None":
         """The data of the clients that are held out; None where nobody is."""
         return None if self.partition.newcomers is None else Task(self.dataset, self.partition.newcomers)
+
+    @property
+    def name(self) -> str:
+        """The name of the data; of own files without the folder."""
+        return Path(self.dataset.name).name
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the data, a line each for people."""
+        return [f"{self.name}: {note}" for note in self.dataset.notes]
 
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""

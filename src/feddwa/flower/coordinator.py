@@ -145,7 +145,8 @@ class Coordinator:
         if last:
             return Assignment(member, rows, rows, trains)
         due = self.round % self.config.eval_every == 0
-        sample = to_evaluate(self.config.seed, self.registry.clients, self.config.eval_clients if due else 0).tolist()
+        everybody, count = torch.arange(self.registry.clients), self.config.eval_clients if due else 0
+        sample = to_evaluate(self.config.seed, everybody, count).tolist()
         tested = sorted({*sample} & {*(rows if self.config.evaluate_absent else trains)})
         return Assignment(member, rows, tested, trains)
 

@@ -73,6 +73,7 @@ def page(methods: Sequence[Method]) -> str:
         point=" A <b>point</b> is one percent of test samples." if measure.sign > 0 else "",
         corner="up" if measure.sign > 0 else "down",
         partition=escape(_partition(methods[0].runs[0])),
+        classes=_classes(methods),
         costs=_costs(methods),
         newcomers=_newcomers(methods),
         setup=_setup(methods),
@@ -147,6 +148,36 @@ def _partition(run: Record) -> str:
 def _span(sizes: np.ndarray) -> str:
     low, high = int(sizes.min()), int(sizes.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _classes(methods: Sequence[Method]) -> str:
+    """A table of classes for each metric per class that all methods have."""
+    return "".join(
+        _class_table(name, methods)
+        for name in methods[0].by_class
+        if all(name in method.by_class for method in methods)
+    )
+
+
+def _class_table(name: str, methods: Sequence[Method]) -> str:
+    """A row for every class, a column for every method."""
+    class_name, values = methods[0].runs[0].class_name, [method.by_class[name] for method in methods]
+    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in ("class", *(method.name for method in methods)))
+    rows = "".join(
+        f"<tr><td>{escape(class_name(c))}</td>" + "".join(f"<td>{_known(own[c])}</td>" for own in values) + "</tr>"
+        for c in range(len(values[0]))
+    )
+    return (
+        f"<h3>{escape(name)}</h3>"
+        '<p class="note">Percent of a client\'s test samples of a class that its model answers rightly, after the last '
+        "round: the mean over clients that have some.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _known(percent: float) -> str:
+    """Nothing of what nobody has."""
+    return f"{percent:.2f}" if np.isfinite(percent) else ""
 
 
 def _costs(methods: Sequence[Method]) -> str:

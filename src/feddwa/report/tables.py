@@ -14,7 +14,6 @@ from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results import newcomers
 from feddwa.results.compare import (
-    Spread,
     client_gains,
     lead_in_words,
     over_seeds,
@@ -55,15 +54,10 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
-    for line in _fairness(runs):
-        console.print(line, highlight=False)
+    for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
+        console.print(line, highlight=False, markup=False)
     _show_newcomers(console, {name: [run] for name, run in runs.items()})
-    for name, run in runs.items():
-        if "before.honest" in run.series:
-            honest = run.series["before.honest"]
-            console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
-            )
+    _show_attack(console, config.attack)
 
 
 def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
@@ -74,6 +68,16 @@ def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
             alone = "" if found.below_local is None else f", {found.below_local:.0f} % of clients below Local"
             worst, std = map(run.measure.number, (found.worst_tenth, found.std))
             yield f"{name}: worst tenth of clients {worst}, standard deviation {std}{alone}"
+
+
+def _by_class(methods: Sequence[Method]) -> Iterator[str]:
+    """The classes that are told best and worst, a line for every method and metric per class."""
+    for method in methods:
+        for metric, values in method.by_class.items():
+            if np.isfinite(values).any():
+                ends = {"lowest": int(np.nanargmin(values)), "highest": int(np.nanargmax(values))}
+                told = (f"{end} {values[c]:.2f} ({method.runs[0].class_name(c)})" for end, c in ends.items())
+                yield f"{method.name}: {metric}: {', '.join(told)}"
 
 
 def show_seeds(console: Console, methods: Sequence[Method]) -> None:
@@ -113,13 +117,18 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         highlight=False,
     )
     _show_metrics(console, methods)
+    for line in _by_class(methods):
+        console.print(line, highlight=False, markup=False)
     _show_newcomers(console, {method.name: method.runs for method in methods})
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
-    for method in methods:
-        if all("before.honest" in run.series for run in method.runs):
-            honest = Spread({run.seed: float(run.series["before.honest"][-1]) for run in method.runs})
-            console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
+    _show_attack(console, config.attack)
+
+
+def _show_attack(console: Console, attack: str) -> None:
+    """Whose scores these are where there are attackers."""
+    if attack:
+        console.print(f"Attackers: {attack}. All numbers are those of the honest clients alone.", highlight=False)
 
 
 def _show_newcomers(console: Console, runs: Mapping[str, Sequence[Record]]) -> None:

@@ -35,7 +35,7 @@ import numpy as np
 
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.params import fields_of
-from feddwa.plugins import ALGORITHMS, PARTITIONS, label
+from feddwa.plugins import label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.fairness import fairness
 from feddwa.results.findings import Finding
@@ -72,11 +72,10 @@ def cell_name(config: RunConfig) -> str:
 
 
 def _defaults(config: RunConfig) -> set[str]:
-    """The hyper-parameters of algorithm and partition that are defaults, as `param` has them."""
-    kinds: dict[str, type] = {label(config.algorithm): ALGORITHMS.find(config.algorithm)}
-    if partition := config.partition or config.usual_partition:
-        kinds[label(partition)] = PARTITIONS.find(partition)
-    return {f"{owner}.{key}={usual}" for owner, kind in kinds.items() for key, (_, usual) in fields_of(kind).items()}
+    """The parameters of algorithm, partition and attacks that are defaults, as `param` has them."""
+    config = dataclasses.replace(config, partition=config.partition or config.usual_partition)
+    owners = config.owners().items()
+    return {f"{owner}.{key}={usual}" for owner, kind in owners for key, (_, usual) in fields_of(kind).items()}
 
 
 def agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:

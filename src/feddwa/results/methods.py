@@ -80,6 +80,12 @@ class Method:
         return {name: _over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
 
     @property
+    def by_class(self) -> dict[str, np.ndarray]:
+        """Metric per class -> (C,) after the last round, mean over clients and seeds; of those that all seeds have."""
+        names = [name for name in self.runs[0].by_class if all(name in run.by_class for run in self.runs)]
+        return {name: _over_runs(np.nanmean, [run.by_class[name][-1] for run in self.runs]) for name in names}
+
+    @property
     def traffic(self) -> float:
         """Bytes up and down of a participating client in a round, mean over rounds and seeds."""
         return float(np.mean([run.traffic for run in self.runs]))
@@ -139,7 +145,8 @@ def setting_name(config: RunConfig, whole: bool = False) -> str:
 
 def clients_in_words(config: RunConfig) -> str:
     """ "20 clients", "20 clients, 4 held out"."""
-    return f"{config.clients} clients{f', {config.held_out} held out' if config.held_out else ''}"
+    apart = (config.clients or 0) - (config.members or 0)
+    return f"{config.clients} clients{f', {apart} held out' if apart else ''}"
 
 
 @functools.lru_cache(maxsize=256)

@@ -85,9 +85,11 @@ class Record:
     def metrics(self) -> Mapping[str, np.ndarray]:
         """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined.
 
-        The measure on held-out training data is one, and that on all clients' test data, where the run has them.
+        The measure on held-out training data is one, and that on all clients' test data, where the run has them. Those
+        of single classes are in `by_class`.
         """
-        found = {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
+        known = metric_series(self.lines).items()
+        found = {name: np.array(own["before"], dtype=float) for name, own in known if " " not in name}
         if "validation" in self.lines[0]:
             losses = np.array([line.get("loss_validation") for line in self.lines], dtype=float)
             own = self.series["validation.all"] if self.measure is ACCURACY else losses
@@ -96,6 +98,16 @@ class Record:
             losses = np.array([line.get("loss_central") for line in self.lines], dtype=float)
             found[f"central {self.measure.name}"] = self.series["central.all"] if self.measure is ACCURACY else losses
         return found
+
+    @cached_property
+    def by_class(self) -> Mapping[str, np.ndarray]:
+        """Metric per class -> (R, C) before each line's round, mean over the clients that have samples of the class."""
+        found: dict[str, list[list[float | None]]] = {}
+        for name, own in metric_series(self.lines).items():
+            metric, space, _ = name.partition(" ")
+            if space:
+                found.setdefault(metric, []).append(own["before"])
+        return {metric: np.array(classes, dtype=float).T for metric, classes in found.items()}
 
     @property
     def final(self) -> np.ndarray:
@@ -138,6 +150,10 @@ class Record:
     def sound(self) -> bool:
         """Whether its accuracies say anything about its method."""
         return all(finding.level != "error" for finding in self.findings)
+
+    def class_name(self, number: int) -> str:
+        """What the data call a class, else its number."""
+        return str(number) if self.partition is None else self.partition.class_names[number]
 
     def client_name(self, client: int) -> str:
         """What the data call a client, else its number."""

@@ -20,7 +20,7 @@ from feddwa.results.summary import summary as summarised
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
 from feddwa.trained.card import ModelCard
-from feddwa.trained.newcomers import HeldOut, Served
+from feddwa.trained.newcomers import HeldOut
 from feddwa.trained.store import TrainedModels, scored
 
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
@@ -55,7 +55,7 @@ class SimulatedRounds:
     federation: Federation
     card: ModelCard  # of its models, accuracies still open
     held_out: HeldOut | None = None  # clients that are served in the end
-    served: Served | None = field(init=False, default=None)  # how they were, once `last` has served them
+    newcomers: dict[str, Any] | None = field(init=False, default=None)  # how they fare, once `last` has served them
     _models: TrainedModels | None = field(init=False, default=None)  # that the run delivers, once they are made
     durable: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class SimulatedRounds:
     def next(self) -> Entry:
         """Run a round."""
         result = self.federation.step()
-        line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
+        line = metrics.round_line(result, self._test_sizes, self._validation_sizes)
         scores = (result.before, result.after)
         if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
             before, after = (map_scores(lambda values: values[:0], each) for each in scores)
@@ -75,15 +75,15 @@ class SimulatedRounds:
         return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers, of all clients; as a rule they were evaluated when the last round ended."""
+        """The models that the run delivers; as a rule they were evaluated when the last round ended."""
         self.federation.evaluate_all()
-        scores, rounds = self.federation.scores, self.federation.round
-        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
+        scores, rounds, who = self.federation.scores, self.federation.round, self.federation.evaluated
+        line = metrics.final_line(scores, self._test_sizes, rounds, who, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
         if self.held_out is not None:
-            self.served = self.held_out.serve(self.trained())
-            line["newcomers"] = metrics.newcomer_means(self.served)
-            clients["newcomers"] = metrics.newcomer_scores(self.served)
+            served = self.held_out.serve(self.trained())
+            self.newcomers = metrics.newcomer_scores(served)
+            line["newcomers"], clients["newcomers"] = metrics.newcomer_means(served), self.newcomers
         return Entry(line, clients | ({"names": list(names)} if names else {}))
 
     def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:

@@ -22,7 +22,7 @@ class Partition(NamedClients):
 
     train: list[np.ndarray]
     test: list[np.ndarray]
-    groups: np.ndarray | None = None  # (N,) true hidden group of each client, where the setting has groups
+    groups: np.ndarray | None = None  # (N,) group of each client, of which no method is told; None: there are none
     turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
