@@ -27,7 +27,7 @@ VARIANTS = [
     for name, share, hit in zip(
         ANYWHERE,
         ["1", "0.5"] * 7,
-        [(), (), ("--fault", "dropout=0.3,nan=0.2"), ("--attack", "min-max=0.2")] * 4,
+        [(), (), ("--fault", "dropout=0.3,nan=0.2"), ("--attack", "min-max=0.2", "--defence", "clip")] * 4,
         strict=False,
     )
 ]

@@ -21,6 +21,7 @@ from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
+from feddwa.defences.chain import Defences
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
@@ -244,9 +245,8 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     most = f"at most {engine.data.clients}, the number of clients"
     require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
-    robust = {"faults": Faults(**config.faults), "attacks": config.make_attacks()}
-    evaluation = {"eval_every": config.eval_every, "eval_clients": config.eval_clients}
-    return Federation(algorithm, engine, *options, **robust, **evaluation)
+    robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
+    return Federation(algorithm, engine, *options, *robust, config.eval_every, config.eval_clients)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:

@@ -51,6 +51,7 @@ def entries(kind: str) -> dict[str, Entry]:
         "algorithm": _algorithms, "dataset": _datasets, "model": _models,
         "partition": functools.partial(_of_table, "data/partition.py", "PARTITIONS", "data/schemes"),
         "attack": functools.partial(_of_table, "attacks/__init__.py", "ATTACKS", "attacks"),
+        "defence": functools.partial(_of_table, "defences/__init__.py", "DEFENCES", "defences"),
         "loss": functools.partial(_functions, "LOSSES"), "metric": functools.partial(_functions, "METRICS"),
     }  # fmt: skip
     return readers[kind]()

@@ -23,6 +23,7 @@ from feddwa.plugins import (
     ALGORITHMS,
     ATTACKS,
     DATASETS,
+    DEFENCES,
     LOSSES,
     METRICS,
     MODELS,
@@ -36,6 +37,7 @@ from feddwa.plugins import (
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
     from feddwa.attacks import Attack
+    from feddwa.defences import Defence
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential", "auto")
@@ -100,7 +102,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
     param: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
-    """KEY=VALUE, a parameter of algorithm, partition or attack; NAME.KEY=VALUE where two have it. Repeatable."""
+    """KEY=VALUE, of algorithm, partition, attack or defence; NAME.KEY=VALUE where two have it. Repeatable."""
 
     def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
@@ -132,7 +134,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
         for key in ("algorithm", "dataset", "partition", "loss"):
             given[key] = given[key] and located(given[key])
         given["callbacks"] = tuple(map(located, given["callbacks"]))
-        given["attack"] = self.located_attack()
+        given |= self.located_robustness()
         given["metrics"] = tuple(_located_metric(entry) for entry in given["metrics"])
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
@@ -168,6 +170,11 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
             (params.build(ATTACKS.find(name), given[label(name)], f"attack {label(name)}"), share)
             for name, share in self.attacks.items()
         )
+
+    def make_defences(self) -> "tuple[Defence, ...]":
+        """The defences with their parameters, in the order in which they act."""
+        given, names = self._parameters(), {label(name): DEFENCES.find(name) for name in self.defences}
+        return tuple(params.build(kind, given[name], f"defence {name}") for name, kind in names.items())
 
     def algorithm_parameters(self) -> dict[str, str]:
         """The algorithm's hyper-parameters that were given."""
@@ -218,8 +225,8 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
 
     def owners(self) -> dict[str, type]:
         """Label -> class of everything whose fields --param sets: the algorithm first."""
-        attacks = ((ATTACKS, name) for name in self.attacks)
-        names = ((ALGORITHMS, self.algorithm), (PARTITIONS, self.partition), *attacks)
+        hostile = [*((ATTACKS, name) for name in self.attacks), *((DEFENCES, name) for name in self.defences)]
+        names = ((ALGORITHMS, self.algorithm), (PARTITIONS, self.partition), *hostile)
         found: dict[str, type] = {}
         for registry, name in names:
             if name is not None:
@@ -239,7 +246,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
         return given
 
     def _all_parameters(self) -> Iterable[str]:
-        """Every parameter of algorithm, partition and attacks, defaults included."""
+        """Every parameter of algorithm, partition, attacks and defences, defaults included."""
         parts: dict[str, object] = {label(self.algorithm): self.make_algorithm()}
         if self.partition is not None:
             from feddwa.data import partition as partitions
@@ -247,6 +254,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
             scheme = partitions.make_scheme(self.partition, self.partition_parameters(), self.dataset)
             parts[label(self.partition)] = scheme
         parts |= {label(name): each for name, (each, _) in zip(self.attacks, self.make_attacks(), strict=True)}
+        parts |= dict(zip(map(label, self.defences), self.make_defences(), strict=True))
         for owner, part in parts.items():
             for key in params.fields_of(type(part)):
                 yield f"{owner}.{key}={getattr(part, key)}"

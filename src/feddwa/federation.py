@@ -9,6 +9,7 @@ from torch import Tensor
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info
 from feddwa.attacks.attackers import Attackers, Shares
+from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys, map_scores
 from feddwa.engine.evaluate import spread, unknown
 from feddwa.engine.rows import put_parts, take_parts, to_devices
@@ -43,6 +44,7 @@ class Federation:
     batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
     faults: Faults = HEALTHY
     attacks: Shares = ()  # attacks and the share of the clients that each has
+    defences: Defences = UNDEFENDED
     eval_every: int = 1  # rounds from one evaluation to the next
     eval_clients: int | None = None  # clients that are evaluated then; None = all
     round: int = 0  # finished rounds
@@ -54,7 +56,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
-        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm)
+        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm, self.defences)
         self.attackers = Attackers(self.engine.seed, self.clients, self.attacks)
         problem, buffers = problem_of(self.engine), self.engine.initial()[1]
         self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)

@@ -1,4 +1,4 @@
-"""Algorithms, networks, partitions, datasets, attacks by name, wherever their code is.
+"""Algorithms, networks, partitions, datasets, attacks, defences by name, wherever their code is.
 
     fedavg                   a name of this package
     ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
@@ -111,6 +111,7 @@ PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
 LOSSES = Registry("loss", "feddwa.scoring", "losses")  # functions of outputs and targets
 METRICS = Registry("metric", "feddwa.scoring")
 ATTACKS = Registry("attack", "feddwa.attacks")  # classes
+DEFENCES = Registry("defence", "feddwa.defences")
 
 
 def check_dataset(name: str) -> None:

@@ -66,7 +66,7 @@ class Attackers:
 
         origins: where values began that came from the server; honest: (k,) places of honest clients in the cohort.
         """
-        real = {name: value for name, value in rows.items() if value.is_floating_point()}
+        real: Stack = {name: value for name, value in rows.items() if value.is_floating_point()}
         start = {name: origins.get(name, torch.zeros_like(value)) for name, value in real.items()}
         updates, kinds = difference(real, start), self.kinds[cohort.ids]
         draws = keys.key(self.seed, "attack", cohort.round, cohort.ids)

@@ -72,7 +72,7 @@ def cell_name(config: RunConfig) -> str:
 
 
 def _defaults(config: RunConfig) -> set[str]:
-    """The parameters of algorithm, partition and attacks that are defaults, as `param` has them."""
+    """The parameters of algorithm, partition, attacks and defences that are defaults, as `param` has them."""
     config = dataclasses.replace(config, partition=config.partition or config.usual_partition)
     owners = config.owners().items()
     return {f"{owner}.{key}={usual}" for owner, kind in owners for key, (_, usual) in fields_of(kind).items()}
