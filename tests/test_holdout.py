@@ -109,7 +109,7 @@ def test_only_the_method_itself_decides_what_they_start_from():
     """A global model is what FedAvg has for newcomers; FedDWA looks ahead, and without an epoch it cannot."""
     average, ours = served(algorithm="fedavg"), served(algorithm="feddwa")
     assert set(average.how) == {"the global model, fine-tuned"}
-    assert set(ours.how) == {"the clients' models nearest to its guidance model, mixed and fine-tuned"}
+    assert set(ours.how) == {"the clients' models nearest to its guidance model (2 of 5 epochs), mixed and fine-tuned"}
     assert not torch.equal(average.scores["1"].loss, average.scores["0"].loss)
     assert torch.equal(average.scores[ALONE].loss, ours.scores[ALONE].loss)
 
@@ -162,7 +162,15 @@ def test_numbers_are_learnt_too():
     assert set(result.summary["newcomers"]["accuracy"].values()) == {None}
     assert all(len(values) == 2 for values in read_run(Path("run")).newcomers.values())
     assert cli.main(["report", "run", "-o", "run.html"]) == 0
-    assert "Loss, lower is better: held-out clients" in Path("run.html").read_text()
+    assert "Loss, lower is better: each held-out client" in Path("run.html").read_text()
+
+
+def test_a_run_whose_rate_is_too_high_ends_as_it_would_without_them():
+    """Guidance models that diverge are near to nobody; numbers that do not exist are null."""
+    result = feddwa.run(out="run", **{**APART, "lr": 1e30})
+    assert set(result.newcomers["how"]) == {"the mean of all clients' models, as its guidance model has diverged"}
+    assert result.summary["newcomers"]["loss"]["5"] is None
+    assert cli.main(["report", "run", "-o", "run.html"]) == 0
 
 
 # What is written and shown.

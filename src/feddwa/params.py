@@ -226,3 +226,20 @@ def words_of(kind: Any) -> tuple[str, ...]:
         kind = kind.__origin__
     parts = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else ()
     return tuple(word for part in parts[1:] if typing.get_origin(part) is Literal for word in typing.get_args(part))
+
+
+def owned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
+    """(owner, key, value) of a --param entry; owners: label -> the class whose fields it may set."""
+    name, equals, value = entry.partition("=")
+    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
+    owner, dot, key = name.rpartition(".")
+    if dot and owner not in owners:
+        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
+    known = {name: list(fields_of(cls)) for name, cls in owners.items()}
+    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
+    if len(holders) > 1:
+        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
+    if not holders or key not in known[holders[0]]:
+        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
+        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
+    return holders[0], key, value
