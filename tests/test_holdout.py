@@ -21,6 +21,7 @@ from feddwa.results.record import read, read_run
 from feddwa.results.runs import read_models
 from feddwa.trained.newcomers import ALONE, EPOCHS
 from feddwa.tune.command import Tasks
+from feddwa_reproduction.run import task as task_of_a_table
 from tests.conftest import ANYWHERE
 from tests.data.conftest import REAL_DATA
 
@@ -219,9 +220,18 @@ def test_a_held_out_client_has_no_model_in_the_run():
         read_models(Path("run")).card.client(apart)
 
 
-def test_a_search_does_not_see_them():
+def test_searches_and_tables_of_results_do_not_see_them():
     config = RunConfig(**APART, algorithm="fedavg").resolved()
     assert [Tasks(config).of(seed).clients for seed in (0, 5)] == [6, 6]
+    of_a_table = task_of_a_table(config).partition
+    assert of_a_table.newcomers.client_names == load_task(config).partition.newcomers.client_names
+    assert task_of_a_table(dataclasses.replace(config, holdout_clients=0.0)).clients == 8
+
+
+def test_adapters_and_layers_that_a_method_adds_go_with_it():
+    """What is frozen is everybody's; the rest is mixed and trained."""
+    result = feddwa.run(algorithm="fedcp", adapter="lora", out=False, **APART)
+    assert result.newcomers["loss"]["5"] != result.newcomers["loss"]["0"]
 
 
 @pytest.mark.parametrize(
