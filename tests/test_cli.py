@@ -215,7 +215,7 @@ def test_natural_clients(call):
 
 BAD = {
     "walk": "walk: unknown command; valid: run, compare, ",
-    "list": "algorithms, datasets, models, partitions, losses, metrics: missing; What to list; see feddwa list --help",
+    "list": "algorithms, datasets, .*, attacks, defences: missing; What to list; see feddwa list --help",
     "list colours": "got 'colours', must be one of algorithms, datasets, models, partitions",
     "figure": "curves, weights, .*: missing; Which figure",
     "figure pie runs": "got 'pie', must be one of curves, weights, similarity",
@@ -322,7 +322,7 @@ BAD = {
     "run --param guidance=last --param guidance_epochs=2":
         "--param guidance_epochs: got 2, must be 1 unless guidance=ahead",
     "run --algorithm perfedavg --param delta=0.1": "--param delta: got 0.1, must be 0.001 unless variant=hf",
-    "run --fault sign-flip=0.01": "--fault sign-flip: got 0.01, must be 0, or above 0.025: it hits nobody of 20",
+    "run --attack sign-flip=0.01": "--attack sign-flip: got 0.01, must be 0, or above 0.025: it hits nobody of 20",
     "run --fault straggler=0.1 --participation 0.2": "--fault straggler: got 0.1, .* it hits nobody of 4",
     "run --fault dropout=nan": "--fault dropout: got nan, must be from 0 to 1",
     "run --fault dropout=1_0": "--fault dropout: got '1_0', must be a number",

@@ -21,6 +21,7 @@ from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
+from feddwa.defences.chain import Defences
 from feddwa.engine import Engine, Settings, keys
 from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
@@ -95,7 +96,8 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     assert config.partition is not None
     assert config.clients is not None
     parameters = config.partition_parameters()
-    return Task(dataset, partitions.make(config.partition, parameters, dataset, config.clients, config.seed))
+    partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
+    return Task(dataset, partitions.held_out(partition, config.clients - (config.members or 0), config.seed))
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
@@ -243,8 +245,8 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     most = f"at most {engine.data.clients}, the number of clients"
     require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
-    faults, every = Faults.parse(config.fault), config.eval_every
-    return Federation(algorithm, engine, *options, faults, eval_every=every, eval_clients=config.eval_clients)
+    robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
+    return Federation(algorithm, engine, *options, *robust, config.eval_every, config.eval_clients)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:

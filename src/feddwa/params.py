@@ -15,7 +15,7 @@ import re
 import types
 import typing
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -132,6 +132,19 @@ def typed(field: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(plain) is tuple:
         return tuple(typed(field, item, item_of(plain)) for item in value)
     return plain(value) if plain in (int, float) else value
+
+
+def shares(option: str, text: str, check: Callable[[str], None]) -> dict[str, float]:
+    """Name -> share, from 0 to 1, of "NAME=SHARE,..."; check: raises where there is no such name."""
+    found: dict[str, float] = {}
+    for entry in text.split(",") if text else []:
+        name, _, value = (part.strip() for part in (entry if "=" in entry else f"{entry}=").rpartition("="))
+        check(name)
+        share = typed(f"{option} {name}", parse(value, float), float)
+        require(0 <= share <= 1, f"{option} {name}", share, "from 0 to 1")
+        require(name not in found, f"{option} {name}", text, "given once")
+        found[name] = share
+    return found
 
 
 def check(values: Any) -> None:

@@ -1,4 +1,4 @@
-"""Algorithms, networks, partitions and datasets by name, wherever their code is.
+"""Algorithms, networks, partitions, datasets, attacks, defences by name, wherever their code is.
 
     fedavg                   a name of this package
     ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
@@ -110,6 +110,8 @@ MODELS = Registry("model", "feddwa.models")
 PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
 LOSSES = Registry("loss", "feddwa.scoring", "losses")  # functions of outputs and targets
 METRICS = Registry("metric", "feddwa.scoring")
+ATTACKS = Registry("attack", "feddwa.attacks")  # classes
+DEFENCES = Registry("defence", "feddwa.defences")
 
 
 def check_dataset(name: str) -> None:

@@ -16,6 +16,7 @@ from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
 from feddwa.data.federated import CENTRAL, HELD_OUT
+from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -223,6 +224,7 @@ class ServerSide:
 
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
+    defences: Defences = UNDEFENDED
 
     def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
@@ -234,6 +236,13 @@ class ServerSide:
 
     def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
+        if not self.defences.chain:
+            return self._advance(state, cohort, upload)
+        upload = self.defences.filtered(upload, self.download(state, cohort), self.algorithm.updates)
+        with self.defences.at_work(self.algorithm, upload):
+            return self._advance(state, cohort, upload)
+
+    def _advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         new, info = self._checked(cohort).server(state, cohort, upload)
         return self.batchnorm.collect(state, new, cohort, upload), info
 

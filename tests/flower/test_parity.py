@@ -115,6 +115,18 @@ def test_a_recipe_of_training_is_the_simulators(tmp_path, algorithm):
     same_models(models, {**reference.models, **reference.buffers}, 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "defence"), [("fedavg", "clip,trimmed-mean"), ("feddwa_plus", "geometric-median")]
+)
+def test_a_defence_is_the_simulators(tmp_path, algorithm, defence):
+    """It acts on the server side, which both have in common."""
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 2, "dtype": "float64", "defence": defence}
+    lines, models, _ = federated(tmp_path, 3, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", ["local", "mean", "all-local"])
 def test_a_network_with_batchnorm_on_own_images_in_float64(tmp_path, batchnorm):

@@ -203,6 +203,6 @@ def _dataset(info: DatasetInfo, raw: Raw, place: object) -> Dataset:
     if found > info.classes or raw.y.min() < 0 or (names and len(names) != info.classes):
         raise InputError(f"{place}: has {found} classes, {info.name} has {info.classes}")
     return Dataset(
-        info.name, raw.x, raw.y, raw.train_count, info.classes, info.mean, info.std, names,
+        info.name, raw.x, raw.y, raw.train_count, info.classes, raw.mean or info.mean, raw.std or info.std, names,
         raw.client, raw.client_names, in_time=info.in_time,
     )  # fmt: skip

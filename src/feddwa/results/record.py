@@ -116,6 +116,12 @@ class Record:
         final: np.ndarray = self.scores[rows[-1] if len(rows) else -1]
         return final
 
+    @cached_property
+    def newcomers(self) -> Mapping[str, np.ndarray]:
+        """Epochs ("0", "1", "5"), and "alone" -> (h,) by `measure`, of held-out clients; {} where there are none."""
+        found = self.content.get("newcomers", {}).get(self.measure.name, {})
+        return {when: np.array(values, dtype=float) for when, values in found.items()}
+
     @property
     def lockstep(self) -> int:
         """Runs that were trained in lockstep and share the seconds of the lines."""
@@ -256,7 +262,7 @@ def read_run(path: Path) -> Record:
             if len(found) != rounds + 1:
                 raise checks.damaged(path / name, f"{len(found)} lines of {rounds} rounds and the final models")
     count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
-    scores = _scores(path, clients[:count], config.clients or 0)
+    scores = _scores(path, clients[:count], config.members or 0)
     partition, total = checks.read_partition(path / PARTITION), scores.shape[1]
     if partition is not None and count and len(partition.counts) != total:
         raise checks.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
