@@ -78,7 +78,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
     batch_size: int | None = None
     """Local batch size, B; default: 10 for digits and own data, else 20."""
     lr: float | Literal["auto"] | None = None
-    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.03]."""
+    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.01]."""
     loss: str | None = None
     """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
     metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
