@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from feddwa import checkpoint, rates
+from feddwa import checkpoint, rates, workers
 from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
 from feddwa.objects import named, shown
 from feddwa.params import check_alternatives
+from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
@@ -141,9 +142,9 @@ def run_tasks(
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
-    Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
-    callbacks: of all runs, besides those that configurations name.
+    Networks whose frozen parameters differ run one after another, and so do runs whose clients are divided among ranks.
+    Those that are `begun` go on from the last checkpoint in their directory. observers: of the first runs, as many as
+    there are. written: whether there are run directories. callbacks: of all, besides those that configurations name.
     """
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
@@ -154,7 +155,8 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
     watching = [*observers, *[lambda line: None] * (len(pairs) - len(observers))]
-    if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
+    alone = len(pairs) == 1 or len(kinds) > 1 or CURRENT.get() is not None
+    if alone or any(engine.sequential for engine in engines):
         return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
@@ -170,7 +172,7 @@ def run_tasks(
 def _run(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    federation = make_federation(config, engine)
+    federation = _federation(config, task, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
@@ -180,21 +182,29 @@ def _run(
 def _run_unwritten(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    return _finish(config, make_federation(config, engine), task, observe, callbacks)
+    return _finish(config, _federation(config, task, engine), task, observe, callbacks)
 
 
 def _resume(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    path, federation, facts = Path(str(config.out)), make_federation(config, engine), provenance(config, task)
+    path, facts = Path(str(config.out)), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
+    federation = _federation(config, task, engine)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(federation, path, facts))
         return _finish(config, federation, task, observe, callbacks, directory, past)
+
+
+def _federation(config: RunConfig, task: Task, engine: Engine) -> Federation:
+    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
+    if (ranks := CURRENT.get()) is not None:
+        workers.begin(ranks, config, task, engine)
+    return make_federation(config, engine)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
