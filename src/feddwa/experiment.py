@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from feddwa import checkpoint, rates
+from feddwa import checkpoint, rates, workers
 from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
 from feddwa.objects import named, shown
 from feddwa.params import check_alternatives
+from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
@@ -146,9 +147,9 @@ def run_tasks(
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
-    Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
-    callbacks: of all runs, besides those that configurations name.
+    Networks whose frozen parameters differ run one after another, and so do runs whose clients are divided among ranks.
+    Those that are `begun` go on from the last checkpoint in their directory. observers: of the first runs, as many as
+    there are. written: whether there are run directories. callbacks: of all, besides those that configurations name.
     """
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
@@ -159,7 +160,8 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
     watching = [*observers, *[lambda line: None] * (len(pairs) - len(observers))]
-    if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
+    alone = len(pairs) == 1 or len(kinds) > 1 or CURRENT.get() is not None
+    if alone or any(engine.sequential for engine in engines):
         return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
@@ -191,15 +193,23 @@ def _run_unwritten(
 def _resume(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    path, source, facts = Path(str(config.out)), _rounds(config, task, engine), provenance(config, task)
+    path, facts = Path(str(config.out)), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
+    source = _rounds(config, task, engine)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(source.federation, path, facts))
         return _finish(config, source, task, observe, callbacks, directory, past)
+
+
+def _federation(config: RunConfig, task: Task, engine: Engine) -> Federation:
+    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
+    if (ranks := CURRENT.get()) is not None:
+        workers.begin(ranks, config, task, engine)
+    return make_federation(config, engine)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
@@ -269,7 +279,7 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
     """The rounds of a run before the first one, and who is served after the last."""
-    federation, card = make_federation(config, engine), store.card_of(config, task.dataset, engine)
+    federation, card = _federation(config, task, engine), store.card_of(config, task.dataset, engine)
     return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
 
 

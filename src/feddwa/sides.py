@@ -149,7 +149,11 @@ class ClientSide:
             return unknown(len(ids), self.score_names)
         if len(places) < len(ids):
             own = take_parts(upload, places), take_parts(memory, places)
-            return spread(self.trained_scores(ids[places], round, *own, evaluated), places, len(ids))
+            return spread(self.all_trained_scores(ids[places], round, *own), places, len(ids))
+        return self.all_trained_scores(ids, round, upload, memory)
+
+    def all_trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
+        """The same where all of them are evaluated."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}", ("validation",))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from feddwa.cli.methods import RunOptions, SeveralOptions, method_configs, prepared, told
 from feddwa.cli.outcome import resumable, show_outcome
+from feddwa.cli.workers import WorkerOptions
 from feddwa.config_file import to_toml
 from feddwa.groups import expanded
 from feddwa.plugins import ALGORITHMS, check_dataset, label
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CompareConfig(SeveralOptions):
+class SingleOptions(WorkerOptions, RunOptions):
+    """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
+
+
+@dataclass(frozen=True)
+class CompareConfig(WorkerOptions, SeveralOptions):
     """Several algorithms on the same data, from the same seeds."""
 
     tuned: str | None = None
     """Directory of `feddwa tune`: every algorithm with the rate and hyper-parameters that were best there."""
 
 
-def run_command(options: RunOptions) -> int:
+def run_command(options: SingleOptions) -> int:
     """`feddwa run`."""
     check_dataset(options.dataset)
     seeds = options.checked().seeds
