@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from feddwa import checkpoint, experiment
+from feddwa.attacks.attackers import Attackers, Shares
 from feddwa.build import choose_device
 from feddwa.calibrate import Norms, update_norms
 from feddwa.config import RunConfig
@@ -82,7 +83,7 @@ def dataset(name: str, data_dir: str | None) -> Dataset:
 def task(config: RunConfig) -> Task:
     """The data of a run, divided as its seed has it: the same task for all methods of a column."""
     division = config.partition, tuple(config.partition_parameters().items()), config.clients
-    return _task(config.dataset, config.data_dir, *division, config.seed)
+    return _task(config.dataset, config.data_dir, *division, config.seed, config.make_attacks())
 
 
 @functools.lru_cache(maxsize=8)
@@ -93,9 +94,11 @@ def _task(
     parameters: tuple[tuple[str, str], ...],
     clients: int | None,
     seed: int,
+    attacks: Shares,
 ) -> Task:
     data = dataset(name, data_dir)
-    return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
+    partition = partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed)
+    return Task(data, partition, Attackers(seed, len(partition.train), attacks).poison)
 
 
 def column_norms(config: RunConfig) -> Norms:
