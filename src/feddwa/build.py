@@ -23,7 +23,6 @@ from feddwa.data.inputs import Inputs, inputs_of
 from feddwa.data.task import Task
 from feddwa.defences.chain import Defences
 from feddwa.engine import Engine, Settings, keys
-from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
@@ -33,14 +32,13 @@ from feddwa.federation import Federation
 from feddwa.fit import (
     check_answers,
     check_central,
-    check_single_samples,
+    check_clients,
     check_targets,
-    check_targets_left,
     check_trainable,
     check_validation,
     try_batch,
 )
-from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.plugins import LOSSES, by_owners
 from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
@@ -56,7 +54,11 @@ def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
 
 def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Dataset:
     """Load the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir, config, tell)
+    return with_targets(config, sources.load(config.dataset, config.data_dir, config, tell))
+
+
+def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The data with targets as the loss of a configuration takes them; raises where they cannot be meant so."""
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
     check_targets(config, dataset)
@@ -70,7 +72,8 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     assert config.clients is not None
     parameters = config.partition_parameters()
     partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
-    return Task(dataset, partition, Attackers(config.seed, config.clients, config.make_attacks()).poison)
+    partition = partitions.held_out(partition, config.clients - (config.members or 0), config.seed)
+    return Task(dataset, partition, Attackers(config.seed, len(partition.train), config.make_attacks()).poison)
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
@@ -125,7 +128,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
-    return f"{config.dataset}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
+    return f"{task.name}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -166,11 +169,6 @@ def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
     return found
 
 
-def metrics_of(config: RunConfig) -> dict[str, Metric]:
-    """Name -> function of the metrics of a run."""
-    return {name: METRICS.find(function) for name, function in map(metric_of, config.metrics)}
-
-
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
     config = fitted(config, inputs_of(task.dataset))
@@ -192,7 +190,8 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     )
     check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
-    tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
+    tensor_cores, classes = config.dtype == "tf32", task.dataset.classes if task.dataset.y.ndim == 1 else 0
+    metrics = scoring.metrics_of(config.metrics, classes)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
     return tried(config, engine)
 
@@ -215,8 +214,7 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
-    check_single_samples(engine)
-    check_targets_left(engine)
+    check_clients(engine)
     check_validation(config, engine)
     algorithm = algorithm or config.make_algorithm()
     check_central(config, engine, algorithm)

@@ -201,7 +201,7 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
 
 
 def _cohort(config: RunConfig) -> Iterator[Finding]:
-    clients = config.clients or 1
+    clients = config.members or 1
     cohort = int(config.participation * clients + 1e-9)
     if cohort < clients:
         yield Finding("note", f"{cohort} of {clients} clients take part in a round; the others keep their models")

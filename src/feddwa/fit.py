@@ -107,6 +107,12 @@ def _in_words(x: NetworkInput) -> str:
     return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
 
 
+def check_clients(engine: Engine) -> None:
+    """Every client must have what it can train on and be tested with."""
+    check_single_samples(engine)
+    check_targets_left(engine)
+
+
 def check_single_samples(engine: Engine) -> None:
     """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
     width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes

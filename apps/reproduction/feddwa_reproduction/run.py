@@ -16,6 +16,7 @@ from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.task import Task
+from feddwa.options.evaluation import held_out
 from feddwa.results import content, runs, weights
 from feddwa.results.content import Content
 
@@ -82,7 +83,7 @@ def dataset(name: str, data_dir: str | None) -> Dataset:
 
 def task(config: RunConfig) -> Task:
     """The data of a run, divided as its seed has it: the same task for all methods of a column."""
-    division = config.partition, tuple(config.partition_parameters().items()), config.clients
+    division = config.partition, tuple(config.partition_parameters().items()), config.clients, config.holdout_clients
     return _task(config.dataset, config.data_dir, *division, config.seed, config.make_attacks())
 
 
@@ -93,11 +94,14 @@ def _task(
     scheme: str,
     parameters: tuple[tuple[str, str], ...],
     clients: int | None,
+    holdout_clients: float,
     seed: int,
     attacks: Shares,
 ) -> Task:
     data = dataset(name, data_dir)
-    partition = partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed)
+    clients = clients or max(1, data.owners)
+    partition = partitions.make(scheme, dict(parameters), data, clients, seed)
+    partition = partitions.held_out(partition, held_out(holdout_clients, clients), seed)
     return Task(data, partition, Attackers(seed, len(partition.train), attacks).poison)
 
 

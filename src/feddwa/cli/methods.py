@@ -68,7 +68,7 @@ def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
     from feddwa.rates import decided
 
     known, lines = decided(config, task)
-    for line in (*(f"{Path(config.dataset).name}: {note}" for note in task.dataset.notes), *lines):
+    for line in (*task.notes, *lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return known
 

@@ -150,7 +150,8 @@ def parse(command: str, kind: type[Options], arguments: Sequence[str], examples:
     try:
         found, unknown = make_parser(command, kind, examples).parse_known_intermixed_args(arguments)
         if unknown:
-            valid = ", ".join(each.label for each in known if not each.mark.positional)
+            labels = [each.label for each in known if not each.mark.positional]
+            valid = ", ".join(labels) or f"none, only {' '.join(each.label for each in known)}"
             raise InputError(f"{unknown[0].partition('=')[0]}: unknown option; valid: {valid}")
         given = {each.field: each.read(vars(found)[each.field]) for each in known if each.field in found}
         given |= {each.field: each.absent() for each in known if each.required and each.field not in found}

@@ -130,7 +130,6 @@ class Engine:
         constants = take_parts({**constants, NUMBERS: schedule.numbers}, by_length)
         program = self._program(schedule, work, constants)
         program.load(_flatten(work), _flatten(constants))
-        self.module.train()
         with self.products():
             for epoch in schedule.epochs:
                 place = by_length.to(epoch.order.device)
@@ -240,6 +239,7 @@ class _Vectorised:
     fixed: Layout
 
     def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
+        self.engine.module.train()  # not where it is asked for: engines share programs, and each has its own module
         batch = self.engine.data.batch(index, self.engine.dtype)
         everybody: Callable[..., Parts] = torch.vmap(self._one)  # of stacks, where _one has models
         new = everybody(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)

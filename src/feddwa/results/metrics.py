@@ -14,6 +14,7 @@ from torch import Tensor
 from feddwa.algorithms import Info
 from feddwa.engine import Scores, map_scores
 from feddwa.federation import Round
+from feddwa.trained.newcomers import Served
 
 Line = Mapping[str, Any]
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
@@ -156,6 +157,28 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
         if after.validation is not None:
             line |= _of_clients("validation_after", after.validation)
     return line
+
+
+def newcomer_means(served: Served) -> dict[str, Any]:
+    """Of held-out clients, for the last line of metrics.jsonl: how many, and the means over them.
+
+    "accuracy" and "loss" -> "0", "1", "5": after so many epochs; "alone": alone, after the most of these.
+    """
+    return {
+        "clients": len(served.names),
+        "accuracy": {when: _mean(100 * own.accuracy) for when, own in served.scores.items()},
+        "loss": {when: _mean(own.loss) for when, own in served.scores.items()},
+    }
+
+
+def newcomer_scores(served: Served) -> dict[str, Any]:
+    """The same of every one of them, for the last line of clients.jsonl and record.json: lists (h,)."""
+    return {
+        "names": list(served.names),
+        "accuracy": {when: _percent(own.accuracy) for when, own in served.scores.items()},
+        "loss": {when: _numbers_of(own.loss) for when, own in served.scores.items()},
+        "how": list(served.how),
+    }
 
 
 def _metrics(when: str, scores: Scores) -> dict[str, dict[str, float | None]]:

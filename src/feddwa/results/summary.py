@@ -109,6 +109,7 @@ def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.de
         "loss": summarise_loss(lines),
         **({"validation": summarise_validation(lines)} if "validation" in lines[0] else {}),
         **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
+        **({"newcomers": lines[-1]["newcomers"]} if "newcomers" in lines[-1] else {}),
         "missing": summarise_missing(lines),
         **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
         "seconds": round(seconds, 2),
