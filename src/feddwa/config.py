@@ -5,14 +5,14 @@ What needs torch is imported where it is used, so that help and errors in option
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
-from feddwa.errors import InputError, require, unknown
+from feddwa.errors import require, unknown
 from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions, held_out
 from feddwa.options.robustness import RobustnessOptions
@@ -240,7 +240,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
         owners = self.owners()
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
-            owner, key, value = _parse(entry, owners)
+            owner, key, value = params.assigned(entry, owners)
             require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
         return given
@@ -264,23 +264,6 @@ def options_of(config: Any, leaving_out: Iterable[str] = ()) -> dict[str, Any]:
     """Name -> value of the fields of a configuration, without some."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in leaving_out]
     return {name: getattr(config, name) for name in names}
-
-
-def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
-    """(owner, key, value) of a --param entry."""
-    name, equals, value = entry.partition("=")
-    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
-    owner, dot, key = name.rpartition(".")
-    if dot and owner not in owners:
-        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
-    known = {name: list(params.fields_of(cls)) for name, cls in owners.items()}
-    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
-    if len(holders) > 1:
-        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
-    if not holders or key not in known[holders[0]]:
-        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
-        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
-    return holders[0], key, value
 
 
 def _located(path: str | None) -> str | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
-from feddwa.data.federated import CENTRAL, HELD_OUT
+from feddwa.data.federated import CENTRAL, HELD_OUT, TRIGGERED
 from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import (
     Cohort,
@@ -197,6 +197,8 @@ class ClientSide:
                 rows = torch.arange(1 if self.algorithm.global_model else len(ids))
                 own = score(take(model, rows), take(buffers, rows), ids[rows], CENTRAL)
                 found = found._replace(central=map_scores(lambda values: values.expand(len(ids)), own))
+            if "triggered" in parts and TRIGGERED in self.engine.data.splits:
+                found = found._replace(triggered=score(model, buffers, ids, TRIGGERED))
             return found
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
@@ -204,7 +206,7 @@ class ClientSide:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The names of the scores of personalised models in this run."""
-        there = {"validation": HELD_OUT, "central": CENTRAL}
+        there = {"validation": HELD_OUT, "central": CENTRAL, "triggered": TRIGGERED}
         parts = [part for part in PARTS if there[part] in self.engine.data.splits]
         return score_names(self.engine.metrics, parts)
 
