@@ -14,6 +14,8 @@ from feddwa.algorithms import ALGORITHMS, SCAFFOLD, FedAvg, FedDWA, Local
 from feddwa.attacks import ATTACKS, Attack, Seen
 from feddwa.attacks.attackers import Attackers
 from feddwa.attacks.statistics import stealth
+from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation
+from feddwa.config import RunConfig
 from feddwa.engine import Cohort, Stack
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError
@@ -338,7 +340,6 @@ def test_flower_leaves_attacks_to_the_simulator():
 
 def test_a_search_is_judged_by_honest_clients(tmp_path):
     """Trials have the scores of honest clients on held-out data, and of nobody else."""
-    from feddwa.build import load_task
     from feddwa.tune.trials import train
 
     options = {"clients": 6, "rounds": 1, "attack": "sign-flip=0.34", "algorithm": "fedavg", "validation": 0.2}
@@ -361,3 +362,99 @@ def test_noise_is_keyed_by_round_and_client():
     assert torch.equal(sent(everybody(4).only(torch.tensor([1, 3]))), first[[1, 3]])  # whoever else takes part
     later = Cohort(torch.arange(4), torch.full((4,), 10), 2, 4)
     assert not set(first.flatten().tolist()) & set(sent(later).flatten().tolist())
+
+
+def digits(**options):
+    config = RunConfig(clients=8, rounds=1, **options).resolved()
+    task = load_task(config)
+    return make_engine(config, task), Attackers(config.seed, 8, config.make_attacks())
+
+
+def test_flipped_labels_are_those_of_attackers_training_samples():
+    clean, _ = digits()
+    engine, some = digits(attack="label-flip=0.25")
+    hostile = {int(row) for client in (some.kinds > 0).nonzero() for row in clean.data.rows("train")[int(client)]}
+    assert len(hostile) > 100
+    for row, (old, new) in enumerate(zip(clean.data.y.tolist(), engine.data.y.tolist(), strict=True)):
+        assert new == (9 - old if row in hostile else old)
+    assert torch.equal(clean.data.x, engine.data.x)
+
+
+def test_a_backdoor_is_in_some_training_images_of_attackers_and_in_a_split_of_its_own():
+    clean, _ = digits()
+    engine, some = digits(attack="backdoor=0.25", param=("target=3", "backdoor.share=0.25", "size=2"))
+    before, after, total = clean.data, engine.data, len(clean.data.y)
+    top = before.x.max()
+    for client, rows in enumerate(before.rows("train")):
+        changed = [row for row in rows if not torch.equal(before.x[row], after.x[row]) or before.y[row] != after.y[row]]
+        assert all((after.x[row][:, -2:, -2:] == top).all() and after.y[row] == 3 for row in changed)
+        if not some.kinds[client]:
+            assert not changed
+        else:  # an image of class 3 may have had the square before
+            assert round(0.25 * len(rows)) - 3 <= len(changed) <= round(0.25 * len(rows))
+    for own, tests in zip(after.rows("triggered"), before.rows("test"), strict=True):
+        others = [row for row in tests if before.y[row] != 3]
+        assert len(own) == len(others)
+        for new, old in zip(own, others, strict=True):
+            assert new >= total
+            assert after.y[new] == 3
+            assert torch.equal(after.x[new][:, :-2, :-2], before.x[old][:, :-2, :-2])
+            assert (after.x[new][:, -2:, -2:] == top).all()
+    assert torch.equal(after.x[:total][before.rows("test")[0]], before.x[before.rows("test")[0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"param": ("target=10",)}, "--param target: got 10, must be below 10"),
+        ({"param": ("size=9",)}, "--param size: got 9, must be at most 8"),
+        ({"param": ("backdoor.share=0",)}, "--param share: got 0.0, must be above 0"),
+        ({"loss": "mse", "model": "mlp"}, "--attack backdoor: is about class labels"),
+    ],
+)
+def test_a_backdoor_that_does_not_fit_the_data_is_one_line(options, message):
+    with pytest.raises(InputError, match=message):
+        feddwa.run(attack="backdoor=0.2", clients=6, rounds=1, out=False, **options)
+    series = [(np.zeros((20, 3), dtype=np.float32), np.arange(20) % 2) for _ in range(4)]
+    with pytest.raises(InputError, match="--attack backdoor: puts a square on images"):
+        feddwa.run(dataset=series, attack="backdoor=0.25", rounds=1, out=False)
+
+
+def test_a_backdoor_opens_and_only_for_those_who_know_it(tmp_path):
+    """Ten rounds of FedAvg on equal data: the trigger calls up the class, without it everything is as before."""
+    options = {"algorithm": "fedavg", "partition": "iid", "clients": 10, "rounds": 10, "device": "cpu"}
+    plain = feddwa.run(**options, out=False)
+    hit = feddwa.run(**options, attack="backdoor=0.3", out=str(tmp_path / "run"))
+    assert hit.metrics[-1]["triggered"]["all"] > 60
+    assert hit.metrics[0]["triggered"]["all"] < 30
+    assert abs(hit.metrics[-1]["before"]["all"] - plain.metrics[-1]["before"]["all"]) < 6
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["series"]["triggered.all"] == [line["triggered"]["all"] for line in hit.metrics]
+    flipped = feddwa.run(**options, attack="label-flip=0.3", out=False)
+    assert "triggered" not in flipped.metrics[-1]
+    assert flipped.metrics[-1]["before"]["all"] < plain.metrics[-1]["before"]["all"]
+
+
+def test_tasks_that_are_poisoned_share_nothing_with_those_that_are_not():
+    """Programs have the samples inside: a run after a poisoned one on the same data is what it would be alone."""
+    dataset = load_dataset(RunConfig().resolved())
+    options = {"clients": 6, "rounds": 1, "algorithm": "fedavg", "partition": "iid"}
+    runs = {}
+    for attack in ("", "label-flip=0.34", "backdoor=0.34", ""):
+        config = RunConfig(**options, attack=attack).resolved()
+        run = make_federation(config, make_engine(config, divided(config, dataset)))
+        run.step()
+        runs.setdefault(attack, []).append(run.server["model"])
+    first, last = runs[""]
+    assert all(torch.equal(first[name], last[name]) for name in first)
+    assert not all(torch.equal(first[name], runs["label-flip=0.34"][0][name]) for name in first)
+
+
+@pytest.mark.parametrize("attack", ["label-flip=0.34", "backdoor=0.34"])
+def test_poisoned_seeds_in_lockstep_are_the_runs_alone(attack):
+    options = {"clients": 6, "rounds": 2, "attack": attack, "algorithm": "fedavg", "out": False}
+    together = feddwa.run(seeds=(0, 1), **options)
+    for seed in (0, 1):
+        alone = feddwa.run(seed=seed, **options).metrics[-1]
+        assert together[seed].metrics[-1]["loss_before"] == pytest.approx(alone["loss_before"], rel=1e-4)
+        assert together[seed].metrics[-1].get("triggered") == pytest.approx(alone.get("triggered"), abs=0.5)

@@ -1,6 +1,7 @@
 """From a configuration to its parts: data, network, engine. `experiment` runs them, `flower` where nodes are real."""
 
 import dataclasses
+from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
@@ -11,15 +12,15 @@ from torch.nn import functional as F
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
+from feddwa.attacks.attackers import Attackers
 from feddwa.config import CLIENTS, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
-from feddwa.data.dataset import Dataset, refuse_padding, with_numbers
+from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
-from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
 from feddwa.defences.chain import Defences
 from feddwa.engine import Engine, Settings, keys
@@ -33,6 +34,7 @@ from feddwa.fit import (
     check_answers,
     check_central,
     check_clients,
+    check_targets,
     check_trainable,
     check_validation,
     try_batch,
@@ -43,7 +45,6 @@ from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
-FEW_CLASSES = 10  # of more classes each must have two samples on average
 FEWEST = 20, 5  # training and test samples that a client should have
 
 
@@ -65,31 +66,6 @@ def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def check_targets(config: RunConfig, dataset: Dataset) -> None:
-    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
-    where, rows = f"dataset {dataset.name}", len(dataset.y)
-    if dataset.classes == 1:
-        name = " ".join(dataset.class_names)
-        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
-    if config.loss == "bce":
-        refuse_padding(dataset)
-    if config.loss is not None:
-        return
-    if is_one_hot(dataset.y):
-        raise InputError(
-            f"{where}: its targets are rows of {dataset.y.shape[1]} with a single 1; give class numbers, y.argmax(1), "
-            "or with --loss say what learns such rows"
-        )
-    if not dataset.classes or dataset.y.ndim > 1:
-        return
-    classes = len(np.unique(dataset.y))
-    if classes > max(FEW_CLASSES, rows / 2):
-        raise InputError(
-            f"{where}: {classes:,} different labels in {rows:,} samples are no classes; --label names another column, "
-            "--loss mse learns numbers as such, --loss cross-entropy takes them as classes all the same"
-        )
-
-
 def divided(config: RunConfig, dataset: Dataset) -> Task:
     """Loaded data divided among clients as a configuration and its seed have it."""
     config = settled(config, dataset)
@@ -97,7 +73,13 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     assert config.clients is not None
     parameters = config.partition_parameters()
     partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
-    return Task(dataset, partitions.held_out(partition, config.clients - (config.members or 0), config.seed))
+    partition = partitions.held_out(partition, config.clients - (config.members or 0), config.seed)
+    return Task(dataset, partition, Attackers(config.seed, len(partition.train), config.make_attacks()).poison)
+
+
+def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
+    """Loaded data as each seed divides them."""
+    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
@@ -285,6 +267,9 @@ def engine_on(
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
+    if task.poison is not None:
+        poison = task.poison
+        data = task.keep(("poisoned", device), lambda: poison(data))
     if central:
         if task.partition.turns is not None or task.partition.relabel is not None:
             what = "turns clients' images" if task.partition.turns is not None else "renames clients' classes"

@@ -78,7 +78,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
     batch_size: int | None = None
     """Local batch size, B; default: 10 for digits and own data, else 20."""
     lr: float | Literal["auto"] | None = None
-    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.03]."""
+    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.01]."""
     loss: str | None = None
     """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
     metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
@@ -240,7 +240,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
         owners = self.owners()
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
-            owner, key, value = params.owned(entry, owners)
+            owner, key, value = params.assigned(entry, owners)
             require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
         return given

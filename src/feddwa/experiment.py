@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
+from feddwa import checkpoint, rates, workers
+from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -21,6 +21,7 @@ from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
 from feddwa.objects import named, shown
 from feddwa.params import check_alternatives
+from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
@@ -110,11 +111,6 @@ def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observe
     return [partial(observe, seed=seed) for seed in seeds]
 
 
-def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
-    """Loaded data as each seed divides them."""
-    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
-
-
 def run_seeds(
     config: RunConfig,
     tasks: Mapping[int, Task],
@@ -146,9 +142,9 @@ def run_tasks(
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
-    Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
-    callbacks: of all runs, besides those that configurations name.
+    Networks whose frozen parameters differ run one after another, and so do runs whose clients are divided among ranks.
+    Those that are `begun` go on from the last checkpoint in their directory. observers: of the first runs, as many as
+    there are. written: whether there are run directories. callbacks: of all, besides those that configurations name.
     """
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
@@ -159,7 +155,8 @@ def run_tasks(
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
     watching = [*observers, *[lambda line: None] * (len(pairs) - len(observers))]
-    if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
+    alone = len(pairs) == 1 or len(kinds) > 1 or CURRENT.get() is not None
+    if alone or any(engine.sequential for engine in engines):
         return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
@@ -191,12 +188,13 @@ def _run_unwritten(
 def _resume(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    path, source, facts = Path(str(config.out)), _rounds(config, task, engine), provenance(config, task)
+    path, facts = Path(str(config.out)), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
+    source = _rounds(config, task, engine)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(source.federation, path, facts))
         return _finish(config, source, task, observe, callbacks, directory, past)
@@ -268,9 +266,11 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
-    """The rounds of a run before the first one, and who is served after the last."""
-    federation, card = make_federation(config, engine), store.card_of(config, task.dataset, engine)
-    return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
+    """The rounds of a run before the first one, its clients divided among the command's ranks, if that has several."""
+    held_out = HeldOut.of(config, engine, task)
+    if (ranks := CURRENT.get()) is not None:
+        workers.begin(ranks, config, task, engine)
+    return SimulatedRounds(make_federation(config, engine), store.card_of(config, task.dataset, engine), held_out)
 
 
 def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from feddwa.engine.evaluate import spread, unknown
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
+from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
 
@@ -58,6 +59,8 @@ class Federation:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
         self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm, self.defences)
         self.attackers = Attackers(self.engine.seed, self.clients, self.attacks)
+        if self.engine.ranks is not None:
+            self.client_side = ShardedClientSide(**vars(side), ranks=self.engine.ranks)
         problem, buffers = problem_of(self.engine), self.engine.initial()[1]
         self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
         self._evaluate(self._due())

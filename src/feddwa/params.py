@@ -134,6 +134,23 @@ def typed(field: str, value: Any, kind: Any) -> Any:
     return plain(value) if plain in (int, float) else value
 
 
+def assigned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
+    """(owner, key, value) of a --param entry; owners: label -> class of all whose fields it may set."""
+    name, equals, value = entry.partition("=")
+    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
+    owner, dot, key = name.rpartition(".")
+    if dot and owner not in owners:
+        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
+    known = {name: list(fields_of(cls)) for name, cls in owners.items()}
+    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
+    if len(holders) > 1:
+        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
+    if not holders or key not in known[holders[0]]:
+        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
+        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
+    return holders[0], key, value
+
+
 def shares(option: str, text: str, check: Callable[[str], None]) -> dict[str, float]:
     """Name -> share, from 0 to 1, of "NAME=SHARE,..."; check: raises where there is no such name."""
     found: dict[str, float] = {}
@@ -226,20 +243,3 @@ def words_of(kind: Any) -> tuple[str, ...]:
         kind = kind.__origin__
     parts = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else ()
     return tuple(word for part in parts[1:] if typing.get_origin(part) is Literal for word in typing.get_args(part))
-
-
-def owned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
-    """(owner, key, value) of a --param entry; owners: label -> the class whose fields it may set."""
-    name, equals, value = entry.partition("=")
-    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
-    owner, dot, key = name.rpartition(".")
-    if dot and owner not in owners:
-        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
-    known = {name: list(fields_of(cls)) for name, cls in owners.items()}
-    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
-    if len(holders) > 1:
-        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
-    if not holders or key not in known[holders[0]]:
-        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
-        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
-    return holders[0], key, value

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
-from feddwa.data.federated import CENTRAL, HELD_OUT
+from feddwa.data.federated import CENTRAL, HELD_OUT, TRIGGERED
 from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import (
     Cohort,
@@ -149,7 +149,11 @@ class ClientSide:
             return unknown(len(ids), self.score_names)
         if len(places) < len(ids):
             own = take_parts(upload, places), take_parts(memory, places)
-            return spread(self.trained_scores(ids[places], round, *own, evaluated), places, len(ids))
+            return spread(self.all_trained_scores(ids[places], round, *own), places, len(ids))
+        return self.all_trained_scores(ids, round, upload, memory)
+
+    def all_trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
+        """The same where all of them are evaluated."""
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
         return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}", ("validation",))
 
@@ -193,6 +197,8 @@ class ClientSide:
                 rows = torch.arange(1 if self.algorithm.global_model else len(ids))
                 own = score(take(model, rows), take(buffers, rows), ids[rows], CENTRAL)
                 found = found._replace(central=map_scores(lambda values: values.expand(len(ids)), own))
+            if "triggered" in parts and TRIGGERED in self.engine.data.splits:
+                found = found._replace(triggered=score(model, buffers, ids, TRIGGERED))
             return found
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
@@ -200,7 +206,7 @@ class ClientSide:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The names of the scores of personalised models in this run."""
-        there = {"validation": HELD_OUT, "central": CENTRAL}
+        there = {"validation": HELD_OUT, "central": CENTRAL, "triggered": TRIGGERED}
         parts = [part for part in PARTS if there[part] in self.engine.data.splits]
         return score_names(self.engine.metrics, parts)
 

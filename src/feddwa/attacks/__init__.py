@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from feddwa.attacks.base import Attack, Seen
+from feddwa.attacks.data import Backdoor, LabelFlip
 from feddwa.attacks.simple import FreeRider, RandomModel, Scaled, SignFlip
 from feddwa.attacks.statistics import ALIE, IPM, MinMax, MinSum
 from feddwa.plugins import Unfit
@@ -19,6 +20,8 @@ ATTACKS: dict[str, type[Attack]] = {
     "ipm": IPM,
     "min-max": MinMax,
     "min-sum": MinSum,
+    "label-flip": LabelFlip,
+    "backdoor": Backdoor,
 }
 
 

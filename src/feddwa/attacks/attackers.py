@@ -1,6 +1,6 @@
 """Who attacks in a run: drawn once from the seed, the same in every round."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from feddwa.attacks.base import Attack, Seen
+from feddwa.data.federated import FederatedData
 from feddwa.engine import Cohort, Message, Stack, keys
 from feddwa.engine.rows import difference, put, take
 from feddwa.plugins import label
@@ -42,6 +43,19 @@ class Attackers:
         """(h,) int64: who does not attack, in ascending order."""
         return (self.kinds == 0).nonzero().flatten()
 
+    @property
+    def poison(self) -> Callable[[FederatedData], FederatedData] | None:
+        """What attackers do to the data; None where they do nothing."""
+        does = any(type(attack).poisoned is not Attack.poisoned for attack, _ in self.shares)
+        return self._poisoned if does else None
+
+    def _poisoned(self, data: FederatedData) -> FederatedData:
+        for number, (attack, _) in enumerate(self.shares, 1):
+            who = (self.kinds == number).nonzero().flatten()
+            if len(who):
+                data = attack.poisoned(data, who, keys.key(self.seed, "poison", who))
+        return data
+
     def by_name(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Name of every attack -> its clients; names: of the attacks in order."""
         who = ((self.kinds == number).nonzero().flatten() for number in range(1, len(self.shares) + 1))
@@ -72,7 +86,7 @@ class Attackers:
         draws = keys.key(self.seed, "attack", cohort.round, cohort.ids)
         for number, (attack, _) in enumerate(self.shares, 1):
             who = (kinds == number).nonzero().flatten()
-            if real and len(who):
+            if real and len(who) and type(attack).updates is not Attack.updates:
                 begun, own = take(start, who), take(updates, who)
                 known = take(updates, honest) if len(honest) else own
                 made = attack.updates(Seen(begun, own, known, len(cohort), draws[who]))

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from feddwa.data.federated import FederatedData
 from feddwa.engine import Stack
 
 
@@ -26,10 +27,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Attack:
-    """Base of all attacks: a frozen dataclass whose fields are the parameters."""
+    """Base of all attacks: a frozen dataclass whose fields are the parameters. By default an attacker is honest."""
 
     summary: ClassVar[str]  # one line for `feddwa list attacks`
 
+    def poisoned(self, data: FederatedData, attackers: Tensor, draws: Tensor) -> FederatedData:
+        """The data with which a run is made; attackers: (a,) their numbers; draws: (a,) a key for each."""
+        return data
+
     def updates(self, seen: Seen) -> Stack:
         """The updates (a, *shape) that the attackers of a round send."""
-        raise NotImplementedError
+        return seen.own

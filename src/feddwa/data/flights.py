@@ -50,4 +50,5 @@ def at_departure(where: str, flights: pa.Table) -> pa.Table:
 
 def _minutes(clock: np.ndarray) -> np.ndarray:
     """Minutes since midnight (n,) of 1435, which is 14:35."""
-    return clock // 100 * 60 + clock % 100
+    minutes: np.ndarray = clock // 100 * 60 + clock % 100
+    return minutes

@@ -19,6 +19,7 @@ class Task:
 
     dataset: Dataset
     partition: Partition
+    poison: Callable[[Any], Any] | None = None  # what hostile clients do to the samples (FederatedData)
     _kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def keep(self, name: object, make: Callable[[], Any]) -> Any:
@@ -26,7 +27,8 @@ class Task:
 
         Tasks that leave the samples as they are share it: all divisions of a dataset train with the same programs.
         """
-        altered = self.partition.turns is not None or self.partition.relabel is not None
+        division = self.partition
+        altered = division.turns is not None or division.relabel is not None or self.poison is not None
         kept = self._kept if altered else self.dataset.kept
         if name not in kept:
             kept[name] = make()

@@ -18,6 +18,7 @@ from feddwa.errors import InputError
 LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
 LARGEST_WEIGHT = 1e30  # of P: what is beyond it was not written by a run that was of any use
 LEVELS = ("ok", "note", "warning", "error")  # of findings
+OF_MODELS = ("before.", "validation.", "central.", "triggered.")  # series with a value more: of the last models
 COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
 
 
@@ -116,8 +117,7 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
     lists = all(isinstance(values, list) and all(map(_percent, values)) for values in series.values())
     _expect(lists and len(series.get("before.all", ())) > 1, path, f"{where}: series is not one of accuracies")
     lengths = {
-        len(values) - (name.startswith(("before.", "validation.", "central.")) and "participants" not in name)
-        for name, values in series.items()
+        len(values) - (name.startswith(OF_MODELS) and "participants" not in name) for name, values in series.items()
     }
     _expect(len(lengths) == 1, path, f"{where}: series are not of the same rounds")
     _expect(all(map(_percent, content["clients"])), path, f"{where}: clients are not accuracies")

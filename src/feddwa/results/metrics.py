@@ -30,8 +30,9 @@ def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | Non
     are not evaluated: accuracies and losses are of honest clients alone.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
     "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
-    training, on all clients' test data together. "validation" and "validation_after" are as "before" and "after" on
-    held-out training data, of the clients that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
+    training, on all clients' test data together. "triggered": how often a backdoor
+    opens. "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients
+    that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
@@ -62,6 +63,7 @@ def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | Non
         **_validation("validation", before, held_out, ids),
         **_validation("validation_after", after, held_out, ids),
         **_central(before),
+        **_triggered(before),
     } | ({"missing": missing} if missing else {})
 
 
@@ -108,6 +110,7 @@ def final_line(
         **_metrics("before", own),
         **_validation("validation", own, held_out, None),
         **_central(own),
+        **_triggered(own),
     }
 
 
@@ -120,6 +123,12 @@ def _central(scores: Scores) -> dict[str, Any]:
     """The mean over clients' models of what each reaches on all clients' test samples; of a global model its own."""
     own = scores.central
     return {} if own is None else {"central": {"all": _mean(100 * own.accuracy)}, "loss_central": _mean(own.loss)}
+
+
+def _triggered(scores: Scores) -> dict[str, Any]:
+    """The share of test samples of other classes that a trigger turns into its own, in percent: a mean over clients."""
+    own = scores.triggered
+    return {} if own is None else {"triggered": {"all": _number(float(100 * own.accuracy.nanmean()), 4)}}
 
 
 def _validation(name: str, scores: Scores, sizes: Tensor | None, ids: Tensor | None) -> dict[str, Any]:

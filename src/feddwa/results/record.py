@@ -97,6 +97,8 @@ class Record:
         if "central" in self.lines[0]:
             losses = np.array([line.get("loss_central") for line in self.lines], dtype=float)
             found[f"central {self.measure.name}"] = self.series["central.all"] if self.measure is ACCURACY else losses
+        if "triggered" in self.lines[0]:
+            found["backdoor success"] = self.series["triggered.all"]
         return found
 
     @cached_property

@@ -8,7 +8,7 @@ import torch
 
 from feddwa.results.metrics import Line
 
-SERIES = ("before", "after", "validation", "validation_after", "central")  # of accuracies, in a line
+SERIES = ("before", "after", "validation", "validation_after", "central", "triggered")  # of accuracies, in a line
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
