@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates, workers
-from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -111,11 +111,6 @@ def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observe
     return [partial(observe, seed=seed) for seed in seeds]
 
 
-def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
-    """Loaded data as each seed divides them."""
-    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
-
-
 def run_seeds(
     config: RunConfig,
     tasks: Mapping[int, Task],
@@ -205,13 +200,6 @@ def _resume(
         return _finish(config, source, task, observe, callbacks, directory, past)
 
 
-def _federation(config: RunConfig, task: Task, engine: Engine) -> Federation:
-    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
-    if (ranks := CURRENT.get()) is not None:
-        workers.begin(ranks, config, task, engine)
-    return make_federation(config, engine)
-
-
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
     """A finished run, if it is one of these facts; content: of its record."""
     card = store.read_card(path)
@@ -278,9 +266,11 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
-    """The rounds of a run before the first one, and who is served after the last."""
-    federation, card = _federation(config, task, engine), store.card_of(config, task.dataset, engine)
-    return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
+    """The rounds of a run before the first one, its clients divided among the command's ranks, if that has several."""
+    held_out = HeldOut.of(config, engine, task)
+    if (ranks := CURRENT.get()) is not None:
+        workers.begin(ranks, config, task, engine)
+    return SimulatedRounds(make_federation(config, engine), store.card_of(config, task.dataset, engine), held_out)
 
 
 def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
