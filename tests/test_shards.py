@@ -112,6 +112,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OPTIONS)
 def test_with_options(ranks, what):
     assert_same({**UNEVEN, "algorithm": "feddwa", **OPTIONS[what]}, ranks)
@@ -279,9 +280,9 @@ def alive(process: int) -> bool:
     ("whom", "number", "status", "line"),
     [
         ("worker", signal.SIGKILL, 1, "failed: rank 1 of 2 was ended by SIGKILL; feddwa resume {out} continues it"),
-        ("both", signal.SIGINT, 130, "stopped; feddwa resume {out} continues it"),
-        ("rank 0", signal.SIGTERM, -signal.SIGTERM, ""),
-        ("rank 0", signal.SIGKILL, -signal.SIGKILL, ""),
+        pytest.param("both", signal.SIGINT, 130, "stopped; feddwa resume {out} continues it", marks=pytest.mark.slow),
+        pytest.param("rank 0", signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
+        pytest.param("rank 0", signal.SIGKILL, -signal.SIGKILL, "", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line):
@@ -301,6 +302,17 @@ def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line
     assert len(finished.metrics) == 13
     options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
     same(finished, feddwa.run(out=str(tmp_path / "whole"), **options))
+
+
+@pytest.mark.slow
+def test_three_ranks_and_seeds_of_a_comparison(tmp_path, capsys):
+    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *SMALL, "--quiet"]
+    assert main([*words, "--rounds", "2", "--workers", "3", "--out", str(tmp_path / "three")]) == 0
+    assert main([*words, "--rounds", "2", "--out", str(tmp_path / "one")]) == 0
+    for each in ("fedavg/seed-0", "fedavg/seed-1", "local/seed-0", "local/seed-1"):
+        lines, others = (timeless(tmp_path / name / each / "metrics.jsonl") for name in ("three", "one"))
+        assert agree(lines, others)
+    assert "workers" not in (tmp_path / "three" / "compare.toml").read_text()
 
 
 @pytest.mark.slow
