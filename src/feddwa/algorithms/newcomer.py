@@ -49,12 +49,14 @@ class Newcomer(NamedTuple):
     memory: Memory  # (1, ...) with its BatchNorm statistics
     weights: Tensor  # (N,) of the clients' models in the one that it started from
     how: str  # in words, without a full stop
+    spent: int  # epochs of its training data that this took, of those that it was given
 
 
 def fine_tuned(trainer: Trainer, others: Others, epochs: int) -> Newcomer:
     """SGD from the mean model or from one client's, whichever has the lowest loss on the newcomer's training data.
 
-    No model has seen these data yet, so that the choice is as good as one on validation data.
+    No model has seen these data yet, so that the choice is as good as one on validation data. Without an epoch the
+    start stays as it is.
     """
     losses, mean = others.losses(trainer), others.by_size()
     start, memory = others.mixed(mean)
@@ -69,13 +71,16 @@ def nearest_mixed(trainer: Trainer, others: Others, epochs: int, ahead: int, top
     """FedDWA's weights for a newcomer, then SGD from the mixture for the epochs that are left.
 
     `ahead` epochs lead from the mean of all models to the guidance model u. The K models v_j nearest to u have the
-    weights 1 / ||u - v_j||^2. Its own model, near to u by descent, is not among them.
+    weights 1 / ||u - v_j||^2. Its own model, near to u by descent, is not among them. Without an epoch there is no
+    guidance model: then the newcomer gets what those of most methods get.
     """
+    if not epochs:
+        return fine_tuned(trainer, others, epochs)
     mean, memory = others.mixed(others.by_size())
     guidance, _ = trainer.sgd(mean, memory, epochs=ahead, purpose="guidance")
     weights = dwa_weights(guidance, others.models, top_k)[0]
     how = "the clients' models nearest to its guidance model, mixed and fine-tuned"
-    return tuned(trainer, others, weights, epochs - ahead, how)
+    return tuned(trainer, others, weights, epochs - ahead, how)._replace(spent=epochs)
 
 
 def best_cluster(trainer: Trainer, others: Others) -> Newcomer:
@@ -89,4 +94,4 @@ def tuned(trainer: Trainer, others: Others, weights: Tensor, epochs: int, how: s
     model, memory = others.mixed(weights)
     if epochs:
         model, memory = trainer.sgd(model, memory, epochs=epochs, purpose="newcomer")
-    return Newcomer(model, memory, weights, how)
+    return Newcomer(model, memory, weights, how, spent=epochs)

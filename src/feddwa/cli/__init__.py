@@ -1,5 +1,6 @@
 """The command line. Exit status 0 = ok, 1 = failed, 2 = bad input, 130 = stopped by Ctrl-C."""
 
+import errno
 import io
 import sys
 import warnings
@@ -10,7 +11,7 @@ from typing import Any, get_type_hints
 
 from feddwa import __version__
 from feddwa.cli.workers import WorkerOptions, launched, with_workers
-from feddwa.errors import InputError, InputWarning, one_line
+from feddwa.errors import InputError, InputWarning, one_line, shown
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ def _main(argv: Sequence[str] | None) -> int:
         _complain(f"stopped{_notes(error)}")
         return 130
     except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a GPU out of memory: no fault of the request
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _complain(f"{shown(error.filename)}: too long, no file or folder can have this name")
+            return 2
         _complain(f"failed: {error}{_notes(error)}")
         return 1
 

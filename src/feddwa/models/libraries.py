@@ -5,6 +5,7 @@ fetched unless hf: names a model of the hub.
 """
 
 import difflib
+import functools
 import importlib
 import inspect
 import logging
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from feddwa.data.inputs import Inputs
@@ -150,6 +152,7 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
     config = _configuration(package, name, local)
     settings = config.to_dict()
     known = {key: Argument(type(value), value) for key, value in settings.items() if _is_setting(value)}
+    _let_masks_be_mapped()
     weighted = not local or (os.path.isdir(name) and any(_is_weights(file) for file in os.listdir(name)))
 
     def build(inputs: Inputs, classes: int, **arguments: Any) -> nn.Module:
@@ -168,6 +171,28 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
 
     build.__doc__ = f"{type(config).__name__} of transformers, for token ids (length,)."
     return build, known
+
+
+@functools.cache
+def _let_masks_be_mapped() -> None:
+    """Have transformers keep an attention mask that is mapped over clients, without looking at its values.
+
+    It leaves out a mask that masks nothing, which would be a branch on values of each client. Elsewhere it still does;
+    such a mask adds zeros, so that the outputs are the same.
+    """
+    try:
+        masks = importlib.import_module("transformers.masking_utils")
+    except ModuleNotFoundError:  # before 4.53, which made every mask
+        return
+    made = masks.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+
+    def eager(*args: Any, attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:
+        if attention_mask is not None and torch._C._functorch.is_functorch_wrapped_tensor(attention_mask):
+            settings["allow_is_bidirectional_skip"] = False
+        mask: Tensor | None = made(*args, attention_mask=attention_mask, **settings)
+        return mask
+
+    masks.AttentionMaskInterface.register("eager", eager)
 
 
 def _configuration(package: Any, name: str, local: bool, **settings: Any) -> Any:
