@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import feddwa
-from feddwa.build import load_task, make_engine, make_federation
+from feddwa.build import load_task, make_engine
 from feddwa.checkpoint import leaves
 from feddwa.cli import main
 from feddwa.cli.workers import with_workers
 from feddwa.errors import InputError
 from feddwa.ranks import CURRENT
 from feddwa.shards import placement
-from feddwa.workers import begin
+from feddwa.workers import federation_of
 from tests.conftest import ANYWHERE
 from tests.test_resume import Stop, stop_after, timeless
 
@@ -62,9 +62,8 @@ def rounds(options: dict, ranks=None):
     config = feddwa.RunConfig(**options).resolved()
     task = load_task(config)
     engine = make_engine(config, task)
-    if ranks is not None:
-        begin(ranks, config, task, engine)
-    federation = make_federation(config, engine)
+    with divided(ranks):
+        federation = federation_of(config, task, engine)
     told = [federation.step() for _ in range(config.rounds)]
     models, buffers = federation.personal(federation.everybody())
     return {"state": federation.state(), "models": {"models": models, "buffers": buffers}}, told
@@ -107,7 +106,8 @@ OPTIONS = {
     "the plain loop": {"backend": "sequential", "rounds": 2},
     "all that is scored": {"validation": 0.2, "eval": "central-mean", "metrics": ("macro-f1",)},
     "some are evaluated": {"eval_clients": 2, "eval_every": 2, "participation": 0.4},
-    "updates that do not count": {"fault": "dropout=0.3,nan=0.3,sign-flip=0.2"},
+    "updates that do not count": {"fault": "dropout=0.3,nan=0.3"},
+    "hostile clients": {"attack": "backdoor=0.2,sign-flip=0.2", "param": ("backdoor.target=3",)},
     "an optimiser's state": {"optimizer": "adam", "optimizer_state": "keep", "local_steps": 3, "lr": 0.01},
 }
 
@@ -176,6 +176,8 @@ def test_seeds_run_one_after_another(ranks, tmp_path):
         found = feddwa.run(out=str(tmp_path / "shared"), **options)
     for seed in (0, 1):
         assert found[seed].summary["accuracy"] == whole[seed].summary["accuracy"]
+        assert found[seed].summary["ranks"] == 2
+        assert "ranks" not in whole[seed].summary
 
 
 # What goes wrong on a worker is said in one line.
@@ -219,7 +221,7 @@ def test_a_worker_with_other_data_is_refused(ranks, tmp_path):
         "    return Dataset('another', x, np.arange(40) % 2, 30, 2)\n"
     )
     options = {"dataset": f"{path}:data", "clients": 2, "rounds": 1, "device": "cpu", "out": False}
-    with divided(ranks), pytest.raises(InputError, match=r"^rank 1: data: not that of rank 0; all machines need"):
+    with divided(ranks), pytest.raises(InputError, match=r"^rank 1: data: not as on rank 0; all machines need"):
         feddwa.run(**options)
 
 

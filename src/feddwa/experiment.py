@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from feddwa import checkpoint, rates, workers
-from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled
+from feddwa import checkpoint, rates
+from feddwa.build import divided, load_dataset, make_engine, program_kind, settled
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -19,7 +19,7 @@ from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
-from feddwa.objects import named, shown
+from feddwa.objects import named
 from feddwa.params import check_alternatives
 from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
@@ -32,6 +32,7 @@ from feddwa.storage import write_whole
 from feddwa.trackers import callbacks_of
 from feddwa.trained import store
 from feddwa.trained.newcomers import HeldOut
+from feddwa.workers import federation_of
 
 
 @overload
@@ -205,13 +206,6 @@ def _resume(
         return _finish(config, source, task, observe, callbacks, directory, past)
 
 
-def _federation(config: RunConfig, task: Task, engine: Engine) -> Federation:
-    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
-    if (ranks := CURRENT.get()) is not None:
-        workers.begin(ranks, config, task, engine)
-    return make_federation(config, engine)
-
-
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
     """A finished run, if it is one of these facts; content: of its record."""
     card = store.read_card(path)
@@ -279,17 +273,8 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
     """The rounds of a run before the first one, and who is served after the last."""
-    federation, card = _federation(config, task, engine), store.card_of(config, task.dataset, engine)
+    federation, card = federation_of(config, task, engine), store.card_of(config, task.dataset, engine)
     return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
-
-
-def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
-    """What leads a summary; where there are any, how many runs in lockstep shared its seconds, and who attacked."""
-    engine, attackers = federation.engine, federation.attackers.by_name(config.attacks)
-    names: dict[str, Any] = {key: shown(getattr(config, key)) for key in ("algorithm", "dataset", "partition", "model")}
-    names |= {"lockstep": engine.lockstep} if engine.lockstep > 1 else {}
-    names |= {"clients": engine.data.clients, "seed": engine.seed}
-    return names | ({"attackers": attackers} if attackers else {})
 
 
 def _finish(
@@ -302,7 +287,7 @@ def _finish(
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    names, device, rounds = _names(config, source.federation), source.federation.engine.data.device, config.rounds or 0
+    names, device, rounds = source.names(config), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
     found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)
