@@ -20,6 +20,7 @@ from feddwa.checkpoint import leaves
 from feddwa.cli import main
 from feddwa.cli.workers import with_workers
 from feddwa.errors import InputError
+from feddwa.flower.processes import free_port
 from feddwa.ranks import CURRENT
 from feddwa.shards import placement
 from feddwa.workers import federation_of
@@ -161,7 +162,7 @@ def agree(left, right) -> bool:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path, before, after):
-    options = {**CONV, "algorithm": "fedphp"}
+    options = {**CONV, "algorithm": "fedphp", "holdout_clients": 0.2}
     whole = feddwa.run(out=str(tmp_path / "whole"), **options)
     with divided(ranks if before == 2 else None), pytest.raises(Stop):
         feddwa.run(out=str(tmp_path / "cut"), observe=stop_after(2), **options)
@@ -338,3 +339,20 @@ def test_under_torchrun(tmp_path):
     process = python(*launch, "run", "--help")
     assert "--workers N" in process.communicate(timeout=120)[0]
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_two_torchruns_as_on_two_machines(tmp_path):
+    """The command of the second one names another directory, which stays untouched."""
+    launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
+    launch += ["--master-port", str(free_port())]
+    nodes = []
+    for node in ("0", "1"):
+        out = str(tmp_path / f"node-{node}")
+        nodes.append(python(*launch, "--node-rank", node, "-m", "feddwa", "run", *SMALL, "--out", out))
+    told = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert told[1][0] == ""
+    assert not (tmp_path / "node-1").exists()
+    options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
+    same(feddwa.resume(tmp_path / "node-0"), feddwa.run(out=str(tmp_path / "whole"), **options))
