@@ -294,6 +294,7 @@ def test_attacks_from_the_command_line_to_the_table(tmp_path, capsys):
     assert cli.main(["compare", *options, "--algorithms", "feddwa", "local", "--out", out]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Attackers: alie=0.2,scaled=0.1. All numbers are those of the honest clients alone." in told
+    assert "All numbers are those of the honest clients alone." in (tmp_path / "r" / "report.html").read_text()
     record = json.loads((tmp_path / "r" / "feddwa" / "record.json").read_text())
     hostile = [client for own in record["summary"]["attackers"].values() for client in own]
     assert len(hostile) == 3
