@@ -275,11 +275,11 @@ def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
 
 def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
     """What leads a summary; where there are any, how many runs in lockstep shared its seconds, and who attacked."""
-    engine, attackers = federation.engine, federation.attackers.by_name(config.attacks)
+    engine = federation.engine
     names: dict[str, Any] = {key: shown(getattr(config, key)) for key in ("algorithm", "dataset", "partition", "model")}
     names |= {"lockstep": engine.lockstep} if engine.lockstep > 1 else {}
     names |= {"clients": engine.data.clients, "seed": engine.seed}
-    return names | ({"attackers": attackers} if attackers else {})
+    return names | federation.attackers.facts(config.attacks)
 
 
 def _finish(
