@@ -15,14 +15,15 @@ import pytest
 import torch
 
 import feddwa
-from feddwa.build import load_task, make_engine, make_federation
+from feddwa.build import load_task, make_engine
 from feddwa.checkpoint import leaves
 from feddwa.cli import main
 from feddwa.cli.workers import with_workers
 from feddwa.errors import InputError
+from feddwa.flower.processes import free_port
 from feddwa.ranks import CURRENT
 from feddwa.shards import placement
-from feddwa.workers import begin
+from feddwa.workers import federation_of
 from tests.conftest import ANYWHERE
 from tests.test_resume import Stop, stop_after, timeless
 
@@ -62,9 +63,8 @@ def rounds(options: dict, ranks=None):
     config = feddwa.RunConfig(**options).resolved()
     task = load_task(config)
     engine = make_engine(config, task)
-    if ranks is not None:
-        begin(ranks, config, task, engine)
-    federation = make_federation(config, engine)
+    with divided(ranks):
+        federation = federation_of(config, task, engine)
     told = [federation.step() for _ in range(config.rounds)]
     models, buffers = federation.personal(federation.everybody())
     return {"state": federation.state(), "models": {"models": models, "buffers": buffers}}, told
@@ -107,11 +107,13 @@ OPTIONS = {
     "the plain loop": {"backend": "sequential", "rounds": 2},
     "all that is scored": {"validation": 0.2, "eval": "central-mean", "metrics": ("macro-f1",)},
     "some are evaluated": {"eval_clients": 2, "eval_every": 2, "participation": 0.4},
-    "updates that do not count": {"fault": "dropout=0.3,nan=0.3,sign-flip=0.2"},
+    "updates that do not count": {"fault": "dropout=0.3,nan=0.3"},
+    "hostile clients": {"attack": "backdoor=0.2,sign-flip=0.2", "param": ("backdoor.target=3",)},
     "an optimiser's state": {"optimizer": "adam", "optimizer_state": "keep", "local_steps": 3, "lr": 0.01},
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OPTIONS)
 def test_with_options(ranks, what):
     assert_same({**UNEVEN, "algorithm": "feddwa", **OPTIONS[what]}, ranks)
@@ -160,7 +162,7 @@ def agree(left, right) -> bool:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path, before, after):
-    options = {**CONV, "algorithm": "fedphp"}
+    options = {**CONV, "algorithm": "fedphp", "holdout_clients": 0.2}
     whole = feddwa.run(out=str(tmp_path / "whole"), **options)
     with divided(ranks if before == 2 else None), pytest.raises(Stop):
         feddwa.run(out=str(tmp_path / "cut"), observe=stop_after(2), **options)
@@ -175,6 +177,8 @@ def test_seeds_run_one_after_another(ranks, tmp_path):
         found = feddwa.run(out=str(tmp_path / "shared"), **options)
     for seed in (0, 1):
         assert found[seed].summary["accuracy"] == whole[seed].summary["accuracy"]
+        assert found[seed].summary["ranks"] == 2
+        assert "ranks" not in whole[seed].summary
 
 
 # What goes wrong on a worker is said in one line.
@@ -218,7 +222,7 @@ def test_a_worker_with_other_data_is_refused(ranks, tmp_path):
         "    return Dataset('another', x, np.arange(40) % 2, 30, 2)\n"
     )
     options = {"dataset": f"{path}:data", "clients": 2, "rounds": 1, "device": "cpu", "out": False}
-    with divided(ranks), pytest.raises(InputError, match=r"^rank 1: data: not that of rank 0; all machines need"):
+    with divided(ranks), pytest.raises(InputError, match=r"^rank 1: data: not as on rank 0; all machines need"):
         feddwa.run(**options)
 
 
@@ -279,9 +283,9 @@ def alive(process: int) -> bool:
     ("whom", "number", "status", "line"),
     [
         ("worker", signal.SIGKILL, 1, "failed: rank 1 of 2 was ended by SIGKILL; feddwa resume {out} continues it"),
-        ("both", signal.SIGINT, 130, "stopped; feddwa resume {out} continues it"),
-        ("rank 0", signal.SIGTERM, -signal.SIGTERM, ""),
-        ("rank 0", signal.SIGKILL, -signal.SIGKILL, ""),
+        pytest.param("both", signal.SIGINT, 130, "stopped; feddwa resume {out} continues it", marks=pytest.mark.slow),
+        pytest.param("rank 0", signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
+        pytest.param("rank 0", signal.SIGKILL, -signal.SIGKILL, "", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line):
@@ -301,6 +305,17 @@ def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line
     assert len(finished.metrics) == 13
     options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
     same(finished, feddwa.run(out=str(tmp_path / "whole"), **options))
+
+
+@pytest.mark.slow
+def test_three_ranks_and_seeds_of_a_comparison(tmp_path, capsys):
+    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *SMALL, "--quiet"]
+    assert main([*words, "--rounds", "2", "--workers", "3", "--out", str(tmp_path / "three")]) == 0
+    assert main([*words, "--rounds", "2", "--out", str(tmp_path / "one")]) == 0
+    for each in ("fedavg/seed-0", "fedavg/seed-1", "local/seed-0", "local/seed-1"):
+        lines, others = (timeless(tmp_path / name / each / "metrics.jsonl") for name in ("three", "one"))
+        assert agree(lines, others)
+    assert "workers" not in (tmp_path / "three" / "compare.toml").read_text()
 
 
 @pytest.mark.slow
@@ -324,3 +339,20 @@ def test_under_torchrun(tmp_path):
     process = python(*launch, "run", "--help")
     assert "--workers N" in process.communicate(timeout=120)[0]
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_two_torchruns_as_on_two_machines(tmp_path):
+    """The command of the second one names another directory, which stays untouched."""
+    launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
+    launch += ["--master-port", str(free_port())]
+    nodes = []
+    for node in ("0", "1"):
+        out = str(tmp_path / f"node-{node}")
+        nodes.append(python(*launch, "--node-rank", node, "-m", "feddwa", "run", *SMALL, "--out", out))
+    told = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert told[1][0] == ""
+    assert not (tmp_path / "node-1").exists()
+    options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
+    same(feddwa.resume(tmp_path / "node-0"), feddwa.run(out=str(tmp_path / "whole"), **options))

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from feddwa import checkpoint, rates, workers
-from feddwa.build import divided, load_dataset, make_engine, make_federation, program_kind, settled, tasks_of
+from feddwa import checkpoint, rates
+from feddwa.build import divided, load_dataset, make_engine, program_kind, settled, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -19,7 +19,7 @@ from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
-from feddwa.objects import named, shown
+from feddwa.objects import named
 from feddwa.params import check_alternatives
 from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
@@ -32,6 +32,7 @@ from feddwa.storage import write_whole
 from feddwa.trackers import callbacks_of
 from feddwa.trained import store
 from feddwa.trained.newcomers import HeldOut
+from feddwa.workers import federation_of
 
 
 @overload
@@ -266,20 +267,9 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
-    """The rounds of a run before the first one, its clients divided among the command's ranks, if that has several."""
+    """The rounds of a run before the first one, and who is served after the last."""
     held_out = HeldOut.of(config, engine, task)
-    if (ranks := CURRENT.get()) is not None:
-        workers.begin(ranks, config, task, engine)
-    return SimulatedRounds(make_federation(config, engine), store.card_of(config, task.dataset, engine), held_out)
-
-
-def _names(config: RunConfig, federation: Federation) -> dict[str, Any]:
-    """What leads a summary; where there are any, how many runs in lockstep shared its seconds, and who attacked."""
-    engine, attackers = federation.engine, federation.attackers.by_name(config.attacks)
-    names: dict[str, Any] = {key: shown(getattr(config, key)) for key in ("algorithm", "dataset", "partition", "model")}
-    names |= {"lockstep": engine.lockstep} if engine.lockstep > 1 else {}
-    names |= {"clients": engine.data.clients, "seed": engine.seed}
-    return names | ({"attackers": attackers} if attackers else {})
+    return SimulatedRounds(federation_of(config, task, engine), store.card_of(config, task.dataset, engine), held_out)
 
 
 def _finish(
@@ -292,7 +282,7 @@ def _finish(
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    names, device, rounds = _names(config, source.federation), source.federation.engine.data.device, config.rounds or 0
+    names, device, rounds = source.names(config), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
     found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)

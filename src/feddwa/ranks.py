@@ -25,7 +25,7 @@ from torch import Tensor
 from feddwa.checkpoint import Tree, leaves, own_memory, tree_of
 
 PATIENCE = timedelta(days=1)  # that a rank waits for another one; one that dies closes its connections, and is noticed
-LAST_WORDS = 2.0  # seconds until a process whose connections are closed has ended
+LAST_WORDS = 10.0  # seconds until a process whose connections are closed has ended
 READY, BACKEND = "ready", "backend"  # keys in the store where ranks meet
 
 CURRENT: ContextVar["Ranks | None"] = ContextVar("ranks", default=None)  # that a command's runs are divided among

@@ -37,13 +37,13 @@ def _personal_scores(side: ClientSide, ids: Tensor, round: int, given: Rows) -> 
     return {"scores": {"all": scores.named()}}
 
 
-def _trained_scores(side: ClientSide, ids: Tensor, round: int, given: Rows) -> Rows:
-    scores = ClientSide.all_trained_scores(side, ids, round, given["upload"], given["memory"])
+def _scores_after(side: ClientSide, ids: Tensor, round: int, given: Rows) -> Rows:
+    scores = ClientSide.scores_after(side, ids, round, **given["models"])
     return {"scores": {"all": scores.named()}}
 
 
 WORK: dict[str, Callable[[ClientSide, Tensor, int, Rows], Rows]] = {
-    "train": _train, "personal": _personal, "personal scores": _personal_scores, "trained scores": _trained_scores,
+    "train": _train, "personal": _personal, "personal scores": _personal_scores, "scores after": _scores_after,
 }  # fmt: skip
 
 
@@ -68,9 +68,9 @@ class ShardedClientSide(ClientSide):
         found = self._divided("personal scores", ids, round, {"message": message, "memory": memory})
         return Scores.of(found["scores"]["all"])
 
-    def all_trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
+    def scores_after(self, ids: Tensor, round: int, model: Stack, buffers: Stack) -> Scores:
         """See ClientSide."""
-        found = self._divided("trained scores", ids, round, {"upload": upload, "memory": memory})
+        found = self._divided("scores after", ids, round, {"models": {"model": model, "buffers": buffers}})
         return Scores.of(found["scores"]["all"])
 
     def _divided(self, work: str, ids: Tensor, round: int, given: Rows) -> Rows:

@@ -149,13 +149,13 @@ class ClientSide:
             return unknown(len(ids), self.score_names)
         if len(places) < len(ids):
             own = take_parts(upload, places), take_parts(memory, places)
-            return spread(self.all_trained_scores(ids[places], round, *own), places, len(ids))
-        return self.all_trained_scores(ids, round, upload, memory)
-
-    def all_trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory) -> Scores:
-        """The same where all of them are evaluated."""
+            return spread(self.trained_scores(ids[places], round, *own, evaluated), places, len(ids))
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
-        return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}", ("validation",))
+        return self.scores_after(ids, round, model, memory["buffers"])
+
+    def scores_after(self, ids: Tensor, round: int, model: Stack, buffers: Stack) -> Scores:
+        """Scores (m,) of models as local training has left them."""
+        return self._evaluate(ids, model, buffers, f"after training of round {round}", ("validation",))
 
     def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from feddwa.build import divided, load_dataset, make_engine
+from feddwa import __version__
+from feddwa.build import divided, load_dataset, make_engine, make_federation
 from feddwa.config import RunConfig, options_of
 from feddwa.data.dataset import Dataset
 from feddwa.data.task import Task
@@ -27,11 +28,13 @@ from feddwa.engine import Engine
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest
 from feddwa.errors import InputError
+from feddwa.federation import Federation
+from feddwa.plugins import label
 from feddwa.ranks import CURRENT, Lost, Ranks
 from feddwa.shards import BAD_INPUT, FAILED, WORK, answer
 from feddwa.sides import ClientSide
 
-BEGIN, DATA, MODEL, END = "begin", "data", "initial model", "end"  # facts of a message to workers
+BEGIN, END = "begin", "end"  # facts of a message to workers
 
 
 @contextlib.contextmanager
@@ -49,21 +52,29 @@ def dividing(ranks: Ranks) -> Iterator[None]:
         ranks.close()
 
 
-def begin(ranks: Ranks, config: RunConfig, task: Task, engine: Engine) -> None:
+def federation_of(config: RunConfig, task: Task, engine: Engine) -> Federation:
+    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
+    ranks = CURRENT.get()
+    if ranks is not None:
+        _begin_all(ranks, config, task, engine)
+    return make_federation(config, engine)
+
+
+def _begin_all(ranks: Ranks, config: RunConfig, task: Task, engine: Engine) -> None:
     """Have all workers load a run; raises where one has other data or another initial model."""
-    engine.ranks = ranks
+    facts = {BEGIN: options_of(config, leaving_out=("out", "track", "callbacks")), **_alike(task, engine)}
     for rank in ranks.others:
-        ranks.send(
-            rank, {BEGIN: options_of(config, leaving_out=("out", "track", "callbacks")), **_alike(task, engine)}, {}
-        )
+        ranks.send(rank, facts, {})
     for rank in ranks.others:
         answer(ranks, rank)
     engine.ranks = ranks
 
 
 def _alike(task: Task, engine: Engine) -> dict[str, str]:
-    """What all ranks of a run must agree in, as sums."""
-    return {DATA: task.fingerprint(), MODEL: digest({**engine.initial()[0], **frozen(engine.module)})}
+    """What all ranks of a run must have alike."""
+    initial = {**engine.initial()[0], **frozen(engine.module)}
+    versions = f"feddwa {__version__}, torch {torch.__version__}"
+    return {"versions": versions, "data": task.fingerprint(), "initial model": digest(initial)}
 
 
 def serve(ranks: Ranks) -> int:
@@ -107,12 +118,12 @@ def _serve(ranks: Ranks) -> None:
 def _begin(ranks: Ranks, facts: Mapping[str, Any]) -> ClientSide:
     """The client side of the run that rank 0 begins."""
     config = RunConfig(**facts[BEGIN]).resolved()
-    division = (f"{key}={value}" for key, value in config.partition_parameters().items())
-    task = _task(dataclasses.replace(config, algorithm="local", param=tuple(division)))
+    others = tuple(entry for entry in config.param if not entry.startswith(f"{label(config.algorithm)}."))
+    task = _task(dataclasses.replace(config, algorithm="local", param=others))
     engine = make_engine(config, task)
     for name, value in _alike(task, engine).items():
         if facts[name] != value:
-            raise InputError(f"{name}: not that of rank 0; all machines need the same files and versions")
+            raise InputError(f"{name}: not as on rank 0; all machines need the same files and versions")
     engine.ranks = ranks
     return ClientSide.of(config.make_algorithm(), engine, config.batchnorm, config.chunk, engine.sequential)
 

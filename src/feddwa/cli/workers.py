@@ -14,8 +14,6 @@ import feddwa
 from feddwa.errors import InputError, require
 from feddwa.params import AtMost
 
-GRACE = 10.0  # seconds for a worker to end by itself when all is done
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
@@ -50,9 +48,6 @@ def with_workers(count: int) -> Iterator[None]:
 
         with dividing(Ranks(count, 0, count, 0, f"{folder}/store", processes)):
             yield
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,10 @@ import torch
 
 from feddwa.callbacks import NOBODY, Callbacks, Entry
 from feddwa.checkpoint import Tree
+from feddwa.config import RunConfig
 from feddwa.engine import map_scores
 from feddwa.federation import Federation
+from feddwa.objects import shown
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
@@ -23,6 +25,7 @@ from feddwa.trained.card import ModelCard
 from feddwa.trained.newcomers import HeldOut
 from feddwa.trained.store import TrainedModels, scored
 
+NAMES = ("algorithm", "dataset", "partition", "model")  # options that a summary tells
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
 
 
@@ -98,6 +101,15 @@ class SimulatedRounds:
             card = scored(self.card, federation.scores, federation.round)
             self._models = TrainedModels(card, {**model, **buffers}, federation.engine.module)
         return self._models
+
+    def names(self, config: RunConfig) -> dict[str, Any]:
+        """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
+        engine = self.federation.engine
+        names: dict[str, Any] = {key: shown(getattr(config, key)) for key in NAMES}
+        shared = {"lockstep": engine.lockstep, "ranks": 1 if engine.ranks is None else engine.ranks.count}
+        names |= {key: count for key, count in shared.items() if count > 1}
+        names |= {"clients": engine.data.clients, "seed": engine.seed}
+        return names | self.federation.attackers.facts(config.attacks)
 
     @cached_property
     def _test_sizes(self) -> torch.Tensor:
