@@ -90,18 +90,18 @@ def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results(tmp_path
     assert figure.read_bytes() == (ROOT / "docs" / "beyond" / figure.name).read_bytes()
 
 
-def test_two_pages_have_every_table_once():
-    texts = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("beyond.md", "field.md")]
+def test_the_pages_have_every_table_once():
+    texts = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in page.BEYOND]
     found = [name for text in texts for name in re.findall(r"<!-- table: (\S+) -->", text)]
     assert sorted(found) == sorted(specs.beyond())
 
 
 def test_tables_of_every_method_have_every_method():
-    """On digits FedBN is left out: it would be FedAvg."""
+    """Where networks have no BatchNorm FedBN is left out: it would be FedAvg."""
     named, known = groups()["all"], specs.beyond()
-    rows = {name: [row.method for row in known[name].rows] for name in ("field-cifar10", "field-digits")}
-    assert sorted(rows["field-cifar10"]) == sorted(named)
-    assert sorted([*rows["field-digits"], "fedbn"]) == sorted(named)
+    assert sorted(row.method for row in known["field-cifar10"].rows) == sorted(named)
+    for name in ("field-digits", "natural", "natural-fairness"):
+        assert sorted([*(row.method for row in known[name].rows), "fedbn"]) == sorted(named)
 
 
 def test_a_dagger_marks_what_the_paper_does_not_compare():
@@ -180,6 +180,51 @@ def test_the_weight_inside_groups_is_told_by_round(tmp_path):
     assert table.rows == [("digits, groups", "0.80", "0.80", "0.40", "", "", "", "")]
     one, two = (draw(each, store, tmp_path / place)[0] for place in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_worst_tenth_and_who_is_better_off_alone(tmp_path):
+    """Of 20 clients the two worst; FedAvg serves three of them worse than Local, with the other seed none."""
+    (each, column), store = digits("methods-digits"), Store(tmp_path)
+    each = dataclasses.replace(each, kind="unequal")
+    alone = [50.0] * 20
+    put(store, each, column, "fedavg", 0, [60.0], clients=[30.0, 40.0, 45.0, *[60.0] * 17])
+    put(store, each, column, "fedavg", 1, [60.0], clients=[55.0, 55.0, *[60.0] * 18])
+    for seed in (0, 1):
+        put(store, each, column, "local", seed, [50.0], clients=alone)
+    (table,) = tables_of(each, store)
+    assert table.header == ("", "groups: worst tenth", "groups: below Local")
+    assert {name: cells for name, *cells in table.rows} == {
+        "Local": ["50.0 ± 0.0", "-"], "FedAvg": ["45.0 ± 14.1", "8 %"],
+    }  # fmt: skip
+
+
+def test_where_the_weight_goes_beside_chance(tmp_path):
+    """Four clients, two and two. Two of three others would get a third each: by chance 0.33 stays in the group."""
+    (each, column), store = digits("methods-digits"), Store(tmp_path)
+    each = dataclasses.replace(each, kind="partners")
+    mixed = [[600, 300, 50, 50], [300, 600, 50, 50], [0, 0, 800, 200], [100, 100, 0, 800]]
+    rows = {"feddwa": {"1": [[250] * 4] * 4, "9": mixed}, "fedamp": {"9": np.diag([1000] * 4).tolist()}}
+    for name, weights in rows.items():
+        put(store, each, column, name, 0, [50.0], clients=[50.0] * 4, weights=weights, groups=[1, 1, 0, 0])
+    put(store, each, column, "local", 0, [50.0], clients=[50.0] * 4)
+    (table,) = tables_of(each, store)
+    assert {name: cells for name, *cells in table.rows} == {
+        "groups, FedDWA": ["0.70", "0.20", "0.10", "0.67", "0.33"],
+        "groups, FedAMP": ["1.00", "0.00", "0.00", "-", "0.33"],
+    }  # fmt: skip
+    (one,), (two,) = (draw(each, store, tmp_path / place) for place in ("one", "two"))
+    assert one.name == "methods-digits-digits.svg"
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_options_of_a_column_may_be_lists(tmp_path):
+    """A result that was published with them is found again."""
+    each, store = specs.experiment("natural"), Store(tmp_path)
+    (column,) = [column for column in each.columns if column.dataset == "shakespeare"]
+    put(store, each, column, "local", 0, [20.0])
+    store.merge()
+    (record,) = Store(tmp_path).all(each.config(column, each.rows[0])).values()
+    assert record.config.model_arg == ("dim=32",)
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(2 / 3, 66), (0.5, 50), (0.99999, 100), (0.99, 99), (1e12, 100)])

@@ -21,6 +21,7 @@ from feddwa.results.record import read, read_run
 from feddwa.results.runs import read_models
 from feddwa.trained.newcomers import ALONE, EPOCHS
 from feddwa.tune.command import Tasks
+from feddwa_reproduction.run import task as task_of_a_table
 from tests.conftest import ANYWHERE
 from tests.data.conftest import REAL_DATA
 
@@ -109,7 +110,7 @@ def test_only_the_method_itself_decides_what_they_start_from():
     """A global model is what FedAvg has for newcomers; FedDWA looks ahead, and without an epoch it cannot."""
     average, ours = served(algorithm="fedavg"), served(algorithm="feddwa")
     assert set(average.how) == {"the global model, fine-tuned"}
-    assert set(ours.how) == {"the clients' models nearest to its guidance model, mixed and fine-tuned"}
+    assert set(ours.how) == {"the clients' models nearest to its guidance model (2 of 5 epochs), mixed and fine-tuned"}
     assert not torch.equal(average.scores["1"].loss, average.scores["0"].loss)
     assert torch.equal(average.scores[ALONE].loss, ours.scores[ALONE].loss)
 
@@ -162,7 +163,15 @@ def test_numbers_are_learnt_too():
     assert set(result.summary["newcomers"]["accuracy"].values()) == {None}
     assert all(len(values) == 2 for values in read_run(Path("run")).newcomers.values())
     assert cli.main(["report", "run", "-o", "run.html"]) == 0
-    assert "Loss, lower is better: held-out clients" in Path("run.html").read_text()
+    assert "Loss, lower is better: each held-out client" in Path("run.html").read_text()
+
+
+def test_a_run_whose_rate_is_too_high_ends_as_it_would_without_them():
+    """Guidance models that diverge are near to nobody; numbers that do not exist are null."""
+    result = feddwa.run(out="run", **{**APART, "lr": 1e30})
+    assert set(result.newcomers["how"]) == {"the mean of all clients' models, as its guidance model has diverged"}
+    assert result.summary["newcomers"]["loss"]["5"] is None
+    assert cli.main(["report", "run", "-o", "run.html"]) == 0
 
 
 # What is written and shown.
@@ -211,9 +220,18 @@ def test_a_held_out_client_has_no_model_in_the_run():
         read_models(Path("run")).card.client(apart)
 
 
-def test_a_search_does_not_see_them():
+def test_searches_and_tables_of_results_do_not_see_them():
     config = RunConfig(**APART, algorithm="fedavg").resolved()
     assert [Tasks(config).of(seed).clients for seed in (0, 5)] == [6, 6]
+    of_a_table = task_of_a_table(config).partition
+    assert of_a_table.newcomers.client_names == load_task(config).partition.newcomers.client_names
+    assert task_of_a_table(dataclasses.replace(config, holdout_clients=0.0)).clients == 8
+
+
+def test_adapters_and_layers_that_a_method_adds_go_with_it():
+    """What is frozen is everybody's; the rest is mixed and trained."""
+    result = feddwa.run(algorithm="fedcp", adapter="lora", out=False, **APART)
+    assert result.newcomers["loss"]["5"] != result.newcomers["loss"]["0"]
 
 
 @pytest.mark.parametrize(

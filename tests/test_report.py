@@ -137,6 +137,15 @@ def test_many_panels_and_cohorts(tmp_path):
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
 
 
+def test_clients_of_one_group_stand_beside_each_other():
+    """Each weight names its row and column, and stays between the same two clients."""
+    cohort, groups = np.array([1, 2, 4, 5]), np.array([9, 1, 0, 9, 1, 0])
+    panel = Panel("", 10 * cohort[:, None] + cohort, cohort).by_group(groups)
+    assert panel.cohort.tolist() == [2, 5, 1, 4]
+    assert np.array_equal(panel.weights, 10 * panel.cohort[:, None] + panel.cohort)
+    assert panel.by_group(None) is panel
+
+
 def test_the_terminal_shows_what_its_encoding_has():
     panel = Panel("", np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([3, 12]))
     assert str(terminal_weights(panel)) == "    3 ██··\n   12 ▒▒▓▓"

@@ -1,6 +1,7 @@
 """From a configuration to its parts: data, network, engine. `experiment` runs them, `flower` where nodes are real."""
 
 import dataclasses
+from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
@@ -74,6 +75,11 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
     partition = partitions.held_out(partition, config.clients - (config.members or 0), config.seed)
     return Task(dataset, partition, Attackers(config.seed, len(partition.train), config.make_attacks()).poison)
+
+
+def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
+    """Loaded data as each seed divides them."""
+    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
 def settled(config: Config, dataset: Dataset) -> Config:

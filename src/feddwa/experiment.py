@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, make_engine, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, program_kind, settled, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -110,11 +110,6 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
 def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observer]:
     """For each of several seeds an observer that tells which it is of."""
     return [partial(observe, seed=seed) for seed in seeds]
-
-
-def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
-    """Loaded data as each seed divides them."""
-    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
 def run_seeds(
@@ -273,8 +268,8 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
     """The rounds of a run before the first one, and who is served after the last."""
-    federation, card = federation_of(config, task, engine), store.card_of(config, task.dataset, engine)
-    return SimulatedRounds(federation, card, HeldOut.of(config, engine, task))
+    held_out = HeldOut.of(config, engine, task)
+    return SimulatedRounds(federation_of(config, task, engine), store.card_of(config, task.dataset, engine), held_out)
 
 
 def _finish(

@@ -80,6 +80,20 @@ def test_held_out_clients_are_served_as_the_reference_serves_them(name):
         np.testing.assert_array_equal(found.scores[when].accuracy.numpy(), right)
 
 
+def test_a_client_that_has_diverged_leaves_the_others_to_choose_from():
+    """The mean of all models is lost with it, but not the start that is fine-tuned from another client's model."""
+    source = rounds_of("local", Local())
+    source.federation.step()
+    trained = source.trained()
+    for value in trained.stack.values():
+        value[0] = torch.nan
+    found = source.held_out.serve(trained)
+    assert set(found.how) == {"fine-tuned from the client's model that fits its data best"}
+    assert all(found.scores[when].loss.isfinite().all() for when in found.scores)
+    average = dataclasses.replace(source.held_out, algorithm=FedAvg()).serve(trained)
+    assert average.scores["0"].loss.isnan().all()
+
+
 def test_the_references_of_newcomers_differ():
     """Two that agree by accident would test nothing, and neither would epochs that change nothing."""
     source = rounds_of("local", Local())

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from feddwa.algorithms import ALGORITHMS
+from feddwa.data.catalogue import defaults_of
 from feddwa.errors import InputError
 from feddwa.results.content import cell_name
 from feddwa_reproduction import grid, specs
@@ -140,8 +141,14 @@ def test_every_cell_beyond_the_paper_is_a_valid_run(name):
         config = each.config(column, row).resolved()
         config.make_algorithm()
         assert not each.untuned(column, row)
-        assert config.rounds == (int(row.name.rpartition("rounds=")[2]) if "rounds=" in row.name else
-                                 40 if column.dataset == "digits" else 100)  # fmt: skip
+        own = row.name.rpartition("rounds=")[2] if "rounds=" in row.name else defaults_of(column.dataset).rounds
+        assert config.rounds == int(own)
+
+
+def test_at_smoke_scale_digits_stand_for_data_with_owners():
+    each = specs.experiment("natural")
+    small = [each.config(column, each.rows[0], "smoke").resolved() for column in each.columns]
+    assert {(config.dataset, config.partition, config.model_arg) for config in small} == {("digits", "iid", ())}
 
 
 def test_both_files_ask_for_the_same_run_where_they_mean_the_same():

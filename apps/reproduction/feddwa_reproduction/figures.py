@@ -8,7 +8,7 @@ import numpy as np
 
 from feddwa.results.collaboration import rank_matrix, top_partners
 from feddwa.results.palette import Style, styles
-from feddwa.results.plot import group_borders, heat_map, saved_figure
+from feddwa.results.plot import Panel, group_borders, heat_map, saved_figure
 from feddwa.results.record import Record
 from feddwa.results.store import Store
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
@@ -57,6 +57,7 @@ def drawings(experiment: Experiment, store: Store, scale: Scale = "paper") -> li
         return _in_group(experiment, store, scale)
     makers: dict[str, Callable[[Experiment, Cells], list[Drawing]]] = {
         "sweep": _sweep, "curves": _curves, "similarity": _similarity, "heatmaps": _heatmaps, "grid": _curves,
+        "partners": _partners,
     }  # fmt: skip
     if experiment.kind not in makers:
         return []
@@ -216,6 +217,28 @@ def _heatmap_grid(rows: Sequence[Row], found: Cells, dataset: str) -> Drawing:
             figure.colorbar(image, ax=axes, label="aggregation weight", shrink=0.7)
 
     return _panels(len(places), paint, f"-{dataset}", width=2.6, height=2.7, per_row=len(found))
+
+
+def _partners(experiment: Experiment, found: Cells) -> list[Drawing]:
+    """A figure per column: all weights of the last round, a panel per row (first seed), clients in order of groups."""
+    return [drawing for column, cells in found.items() for drawing in _partner_map(column, cells)]
+
+
+def _partner_map(column: Column, cells: dict[Row, Summary]) -> list[Drawing]:
+    """Nothing where no row has weights."""
+    first = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
+    kept = {row: record for row, record in first.items() if record.weights}
+
+    def paint(figure: "Figure", axes: list["Axes"]) -> None:
+        for axis, (row, record) in zip(axes, kept.items(), strict=True):
+            last = record.weights[-1]
+            panel = Panel(row.label, last.matrix, last.cohort).by_group(record.groups)
+            image = heat_map(axis, panel.weights, panel.cohort, record.groups)
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(panel.title, fontsize=9)
+        figure.colorbar(image, ax=axes, label="aggregation weight", shrink=0.7)
+
+    return [_panels(len(kept), paint, f"-{column.dataset}", width=2.6, height=2.7, per_row=PER_ROW)] if kept else []
 
 
 def _in_group(experiment: Experiment, store: Store, scale: Scale) -> list[Drawing]:

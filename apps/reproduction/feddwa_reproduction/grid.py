@@ -145,7 +145,10 @@ class Experiment:
         division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
         entries = (*column.tuned.get(row.method, ()), *values)
         options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in entries))
-        config = RunConfig(**options)
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
+        }
+        config = RunConfig(**plain)
         known = config.checked()
         for name in ("model", "batch_size", "lr"):  # own data would decide them when they are read, too late for a cell
             require(getattr(known, name) is not None, f"{column.name}: {name}", "nothing", "given, as the data are own")
@@ -213,13 +216,17 @@ def _rank(cell: tuple[Column, Row]) -> tuple[int, int]:
 
 
 def _small(config: RunConfig) -> RunConfig:
-    """The same on digits, with a few clients and rounds: it shows that everything runs, and nothing about methods."""
-    scheme = config.partition or ""
+    """The same on digits, with a few clients and rounds: it shows that everything runs, and nothing about methods.
+
+    Digits have no owners, so that they are dealt out.
+    """
+    scheme = "iid" if config.partition == "natural" else config.partition or ""
     large = ("pathological.", "groups.groups=5", *(f"{name}." for name in SMOKE_PARAMS))
     param = [entry for entry in config.param if not entry.startswith(large)]
     param += [f"{scheme}.{entry}" for entry in SMOKE_PARAMS.get(scheme, ())]
     return dataclasses.replace(
-        config, dataset="digits", model=None, rounds=SMOKE_ROUNDS, clients=SMOKE_CLIENTS, param=tuple(param),
+        config, dataset="digits", model=None, model_arg=(), partition=scheme or None, rounds=SMOKE_ROUNDS,
+        clients=SMOKE_CLIENTS, param=tuple(param),
         participation=0.5 if config.participation < 1 else 1.0, batch_size=20,
     )  # fmt: skip
 

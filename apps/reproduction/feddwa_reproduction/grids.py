@@ -1,11 +1,13 @@
-"""Tables of the last round's accuracy, all clients: docs/beyond.md, docs/field.md and tables of one's own."""
+"""Tables of the last round, all clients: docs/beyond.md, docs/field.md, docs/natural.md and tables of one's own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 
+from feddwa.results.collaboration import flow
 from feddwa.results.compare import Spread, difference, gain_over, interval, over_seeds, within
+from feddwa.results.fairness import fairness
 from feddwa.results.record import Record
 from feddwa.results.store import Store
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
@@ -135,6 +137,49 @@ def inside(experiment: Experiment, store: Store, scale: Scale) -> dict[str, dict
     return found
 
 
+def unequal(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """How unequally clients are served: accuracy of the worst tenth, and the share that is better off with Local."""
+    alone = {column: records_of(experiment, column, Row("local"), store, scale) for column in experiment.columns}
+    rows = [
+        (row.label, *(cell for column, own in cells.items() for cell in _fairness(own, alone[column])))
+        for row, cells in _grid(experiment, store, scale).items()
+        if any(cells.values())
+    ]
+    names = [f"{name}: {what}" for name in _names(experiment.columns) for what in ("worst tenth", "below Local")]
+    return [Table(experiment.title, ("", *names), rows)]
+
+
+def _fairness(records: Mapping[int, Record], alone: Mapping[int, Record]) -> tuple[str, str]:
+    known = [found.worst_tenth for record in records.values() if (found := fairness(record.final)) is not None]
+    gain = gain_over(records.values(), alone)
+    worst = Spread(dict(enumerate(known)))
+    return f"{worst:.1f}" if known else NOTHING, NOTHING if gain is None else f"{gain.losers:.0f} %"
+
+
+def partners(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
+    """Where a client's weight goes in the last round, mean over clients and seeds; a line per column and row."""
+    lines = []
+    for row, cells in _grid(experiment, store, scale).items():
+        for records, name in zip(cells.values(), _names(experiment.columns), strict=True):
+            kept = [(record.weights[-1], record.groups) for record in records.values() if record.weights]
+            if kept:
+                shares = np.mean([flow([last], groups)[0] for last, groups in kept], axis=0)
+                lines.append((f"{name}, {row.label}", *_shares(shares, kept[0][1])))
+    header = ("", "itself", "its group", "others", "of the weight on others: its group", "by chance")
+    return [Table(experiment.title, header, lines)]
+
+
+def _shares(shares: np.ndarray, groups: np.ndarray | None) -> list[str]:
+    """shares: (3,) of a client itself, of others of its group and of the rest; groups: (N,)."""
+    own, kin, rest = shares
+    if groups is None:
+        return [f"{own:.2f}", NOTHING, f"{rest:.2f}", NOTHING, NOTHING]
+    pairs = (groups[:, None] == groups).sum() - len(groups)
+    even = pairs / (len(groups) * (len(groups) - 1))
+    inside = f"{kin / (kin + rest):.2f}" if kin + rest > 0.005 else NOTHING  # else nearly all is its own
+    return [f"{own:.2f}", f"{kin:.2f}", f"{rest:.2f}", inside, f"{even:.2f}"]
+
+
 def _last(records: Mapping[int, Record]) -> Spread:
     """Accuracy after the last round by seed."""
     return over_seeds(records.values())
@@ -164,4 +209,6 @@ MAKERS: dict[str, Callable[[Experiment, Store, Scale], list[Table]]] = {
     "equal-bytes": equal_cost("bytes"),
     "equal-flops": equal_cost("flops"),
     "in-group": in_group,
+    "unequal": unequal,
+    "partners": partners,
 }

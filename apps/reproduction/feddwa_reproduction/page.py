@@ -17,7 +17,8 @@ from feddwa_reproduction.tables import findings, tables_of
 from feddwa_reproduction.verdict import extent_table, headline, places_table, verdict
 
 README = re.compile(r"(<!-- reproduction -->\n).*?(<!-- end -->)", re.DOTALL)  # its paragraph
-TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)  # of docs/beyond.md
+TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)  # of other pages
+BEYOND = ("beyond", "field", "natural")  # pages with tables of beyond.toml
 
 
 def write_pages(store: Store, folder: Path) -> list[Path]:
@@ -30,7 +31,7 @@ def write_pages(store: Store, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     filled = [
         path
-        for name, known in (("beyond", beyond()), ("field", beyond()), ("protocols", protocols()))
+        for name, known in (*((page, beyond()) for page in BEYOND), ("protocols", protocols()))
         for path in fill(folder / f"{name}.md", known, store)
     ]
     return [*_write_reproduction(store, folder), *filled]

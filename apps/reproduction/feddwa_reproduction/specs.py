@@ -1,6 +1,6 @@
 """The grid language: the entries of a TOML file as experiments.
 
-Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md, docs/field.md),
+Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md, docs/field.md, docs/natural.md),
 protocols/NAME.toml (benchmarks of other libraries, --protocol), and a user's own (--spec).
 """
 
@@ -20,7 +20,8 @@ from feddwa_reproduction.grid import COMPUTED, OPTIONS, Column, Experiment, Row
 HERE = Path(__file__).parent
 KINDS = (
     "table", "grid", "sweep", "curves", "similarity", "spread", "heatmaps", *COMPUTED,
-    "accuracy", "paired", "less-first-row", "equal-bytes", "equal-flops", "in-group", "protocol",
+    "accuracy", "paired", "less-first-row", "equal-bytes", "equal-flops", "in-group", "unequal", "partners",
+    "protocol",
 )  # fmt: skip
 PLAIN = ("title", "axis", "keep_weights", "gains", "budget", "source", "measure", "reported")  # fields of an Experiment
 LISTS = ("beside", "claims", "remarks")  # likewise, of several strings
@@ -50,7 +51,7 @@ def paper() -> dict[str, Experiment]:
 
 @functools.cache
 def beyond() -> dict[str, Experiment]:
-    """The tables of docs/beyond.md and docs/field.md by name."""
+    """The tables of docs/beyond.md, docs/field.md and docs/natural.md by name."""
     return read_spec(HERE / "beyond.toml")
 
 

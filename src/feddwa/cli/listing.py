@@ -32,7 +32,7 @@ REGISTRIES: dict[str, Registry] = {
 LIBRARY_MODELS = {
     "torchvision": "takes images; a classifier of torchvision, such as torchvision:resnet18",
     "timm": "takes images; a classifier of timm, such as timm:vit_tiny_patch16_224",
-    "hf": "takes token ids; a sequence classifier of transformers: hf:FOLDER, hf:config.json or a name of the hub",
+    "hf": "takes token ids; a classifier or (every=true) language model of transformers: hf:FOLDER, hf:config.json",
 }
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",

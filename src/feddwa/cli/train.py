@@ -37,8 +37,8 @@ def run_command(options: SingleOptions) -> int:
     seeds = options.checked().seeds
     config = options.run_config().resolved()
 
-    from feddwa.build import load_dataset
-    from feddwa.experiment import run_seeds, run_task, tasks_of, watching
+    from feddwa.build import load_dataset, tasks_of
+    from feddwa.experiment import run_seeds, run_task, watching
     from feddwa.report.progress import decoding, progress
     from feddwa.report.terminal import make_console
     from feddwa.results.runs import check_free, default_path
@@ -86,8 +86,8 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
 
     brought: names that a group stands for; those that do not suit the task are left out.
     """
-    from feddwa.build import load_dataset
-    from feddwa.experiment import resume_task, run_seeds, run_task, tasks_of, watching
+    from feddwa.build import load_dataset, tasks_of
+    from feddwa.experiment import resume_task, run_seeds, run_task, watching
     from feddwa.report.page import write_report
     from feddwa.report.progress import decoding, jobs
     from feddwa.report.terminal import make_console

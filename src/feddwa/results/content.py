@@ -51,9 +51,10 @@ Content = dict[str, Any]  # of record.json
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Everything of a configuration that a result depends on, seed and rounding apart; None and () left out."""
+    """Everything of a configuration that a result depends on, as JSON has it; seed, rounding, None and () left out."""
     found = options_of(config.resolved(), leaving_out=(*WHERE_AND_HOW, "seed", "dtype"))
-    return {**{key: value for key, value in found.items() if value not in (None, ())}, "param": sorted(found["param"])}
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+    return {**{key: value for key, value in plain.items() if value not in (None, [])}, "param": sorted(found["param"])}
 
 
 def cell_name(config: RunConfig) -> str:

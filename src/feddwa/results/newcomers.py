@@ -37,7 +37,7 @@ def words(measure: Measure) -> str:
     """What the numbers are, for the note of a table."""
     what = "Accuracy in percent" if measure.sign > 0 else "Loss, lower is better"
     return (
-        f"{what}: held-out clients' models on their own test data, mean over them.\n"
-        "Epochs: of their training data, those that the method's own way takes included.\n"
-        "Alone: trained from the initial model, without the others."
+        f"{what}: each held-out client's model on its own test data,\n"
+        "mean over held-out clients. Epochs: of the client's training data, in all.\n"
+        "Alone: from the initial model, without the others."
     )

@@ -29,6 +29,13 @@ class Panel(NamedTuple):
     cohort: np.ndarray  # (m,) the clients' numbers
     client_names: tuple[str, ...] = ()  # of all N clients, where the data name them
 
+    def by_group(self, groups: np.ndarray | None) -> "Panel":
+        """The same with clients of one group beside each other; groups: (N,)."""
+        if groups is None:
+            return self
+        order = np.argsort(groups[self.cohort], kind="stable")
+        return self._replace(weights=self.weights[np.ix_(order, order)], cohort=self.cohort[order])
+
     def client_at(self, place: float) -> str:
         """What the client at a place on an axis is called, "" beside the clients."""
         if not 0 <= place < len(self.cohort):
@@ -93,6 +100,7 @@ def draw_weights(
     columns = min(len(panels), columns)
     lines = -(-len(panels) // columns)
     room = 0.07 * max(len(short(name)) for panel in panels for name in (*panel.client_names, ""))  # inches
+    panels = [panel.by_group(groups) for panel in panels]
     with saved_figure(path, (2.9 + room) * columns + 1.0, (3.0 + room) * lines + 0.4) as figure:
         axes = figure.subplots(lines, columns, squeeze=False)
         for axis in axes.flat[len(panels) :]:

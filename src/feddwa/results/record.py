@@ -238,10 +238,14 @@ def from_content(path: Path, content: Content) -> Record:
 
 def _from_json(path: Path, content: Content) -> RunConfig:
     """The configuration of a record."""
-    known = {name: value for name, value in content["config"].items() if name in RunConfig.__dataclass_fields__}
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in content["config"].items()
+        if name in RunConfig.__dataclass_fields__
+    }
     try:
         seed = typed("seed", content["seed"], fields_of(RunConfig)["seed"][0])
-        given = RunConfig(**{**known, "param": tuple(known.get("param", ())), "seed": 0})
+        given = RunConfig(**{**known, "seed": 0})
         return dataclasses.replace(_resolved(given), seed=seed)
     except (InputError, TypeError) as error:
         raise checks.damaged(path, f"{content['cell']}, seed {content['seed']}: {error}") from None
