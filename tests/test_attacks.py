@@ -198,6 +198,26 @@ def test_one_known_vector_is_repeated():
     assert torch.allclose(found["model"]["w"], -x.mean(0).expand(4, -1))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_colluders_imitate_the_victims_neighbours(seed):
+    """One model of all attackers: the oracle's Min-Max around the models nearest to the victim's."""
+    n, rng = 20, np.random.default_rng(seed)
+    start, x = rng.normal(size=(n, 7)), vectors(n, seed)
+    some = attackers(n, ATTACKS["collusion"](), 0.3, seed)
+    sent = some.sent(
+        everybody(n), {"model": {"w": torch.from_numpy(start)}}, {"model": {"w": torch.from_numpy(start + x)}}, ()
+    )["model"]["w"].numpy()
+    hit = some.kinds.numpy() > 0
+    assert not hit[some.victim]
+    models = (start + x)[~hit]
+    near = models[np.argsort(((models - (start + x)[some.victim]) ** 2).sum(1))[:5]]
+    assert np.allclose(sent[hit], oracle.min_max(near, oracle.directions(near)["std"]), rtol=1e-6, atol=1e-6)
+    assert np.allclose(sent[~hit], models)
+    without = everybody(n).only(torch.arange(n) != some.victim)  # then attackers are honest
+    rows = [{"model": {"w": torch.from_numpy(each)[without.ids]}} for each in (start, start + x)]
+    assert torch.allclose(some.sent(without, *rows, ())["model"]["w"], rows[1]["model"]["w"])
+
+
 def test_attackers_learn_nothing_from_models_that_are_not_finite():
     """An honest client that diverges is refused anyway; attackers go on with the others."""
     x = torch.from_numpy(vectors(10))
@@ -219,7 +239,7 @@ UPLOADS = {name: ALGORITHMS[name]() for name in ANYWHERE} | {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UPLOADS)
-@pytest.mark.parametrize("attack", ["scaled", "random", "alie", "min-max"])
+@pytest.mark.parametrize("attack", ["scaled", "random", "alie", "collusion"])
 def test_every_algorithm_lives_through_every_attack(name, attack):
     run = federation(UPLOADS[name], attacks={attack: 0.4}, participation=0.75)
     results = [run.step() for _ in range(2)]
@@ -288,12 +308,20 @@ def test_attacks_of_ones_own(capsys, tmp_path):
     assert "value=2.0  The number." in capsys.readouterr().out
 
 
+def test_the_summary_names_the_victim():
+    result = feddwa.run(clients=6, rounds=1, attack="collusion=0.34", out=False)
+    assert result.summary["victim"] == Attackers(0, 6, ((ATTACKS["collusion"](), 0.34),)).victim.item()
+    assert result.summary["victim"] not in result.summary["attackers"]["collusion"]
+    assert "victim" not in feddwa.run(clients=6, rounds=1, attack="alie=0.34", out=False).summary
+
+
 def test_attacks_from_the_command_line_to_the_table(tmp_path, capsys):
     options = ["--clients", "10", "--rounds", "2", "--attack", "alie=0.2,scaled=0.1", "--param", "factor=3"]
     out = str(tmp_path / "r")
     assert cli.main(["compare", *options, "--algorithms", "feddwa", "local", "--out", out]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Attackers: alie=0.2,scaled=0.1. All numbers are those of the honest clients alone." in told
+    assert "All numbers are those of the honest clients alone." in (tmp_path / "r" / "report.html").read_text()
     record = json.loads((tmp_path / "r" / "feddwa" / "record.json").read_text())
     hostile = [client for own in record["summary"]["attackers"].values() for client in own]
     assert len(hostile) == 3

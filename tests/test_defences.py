@@ -23,6 +23,8 @@ from feddwa.engine import Stack
 from feddwa.engine.rows import difference, norms, tensors
 from feddwa.errors import InputError
 from feddwa.federation import Federation
+from feddwa.results.methods import by_method
+from feddwa.results.record import read
 from feddwa.sides import ServerSide
 from tests.algorithms.conftest import equal
 from tests.algorithms.conftest import federation as plain_federation
@@ -348,3 +350,16 @@ def test_thirty_percent_of_attackers_cost_little_under_a_defence(algorithm):
     options = {"rounds": 12, "algorithm": algorithm, "attack": "scaled=0.3", "out": False}
     bare, defended = (feddwa.run(defence=name, **options).summary["accuracy"]["last"] for name in ("", "clip"))
     assert defended > bare
+
+
+def test_runs_that_differ_by_a_defence_or_its_parameter_are_told_apart(tmp_path):
+    options = {"clients": 4, "rounds": 1, "algorithm": "fedavg"}
+    given = [{}, {"defence": "clip"}, {"defence": "clip", "param": ("multiple=2",)}]
+    for number, own in enumerate(given):
+        feddwa.run(**options, **own, out=str(tmp_path / str(number)))
+    methods = by_method(read([tmp_path]))
+    assert sorted(method.name for method in methods) == [
+        "FedAvg",
+        "FedAvg defence=clip",
+        "FedAvg defence=clip clip.multiple=2.0",
+    ]

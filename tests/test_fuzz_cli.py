@@ -45,7 +45,7 @@ FAULTS = (
 ATTACKS = (
     "random=0.4,scaled=0.4", "sign-flip=0.34", "alie=0.3", "ipm=0.5", "min-max=0.4", "free-rider=0", "min-sum=0.3",
     "x=1", "random=0.7,scaled=0.7", "sign-flip=0.01", "alie", "alie=nan", "ipm=1", ",", "=", "alie==1", "a.py:B=0.2",
-    "label-flip=0.34", "backdoor=0.4",
+    "label-flip=0.34", "backdoor=0.4", "collusion=0.3",
 )  # fmt: skip
 DEFENCES = (
     "clip", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "centred-clipping", "nnm,median",

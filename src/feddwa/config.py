@@ -235,6 +235,11 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
                 found[label(name)] = registry.find(name)
         return found
 
+    def usual_parameters(self) -> set[str]:
+        """Every parameter at its default, as `param` has it."""
+        known = {owner: params.fields_of(kind) for owner, kind in self.owners().items()}
+        return {f"{owner}.{key}={usual}" for owner, own in known.items() for key, (_, usual) in own.items()}
+
     def _parameters(self) -> dict[str, dict[str, str]]:
         """--param by its owner."""
         owners = self.owners()

@@ -6,7 +6,7 @@ from typing import Any
 from feddwa.attacks.base import Attack, Seen
 from feddwa.attacks.data import Backdoor, LabelFlip
 from feddwa.attacks.simple import FreeRider, RandomModel, Scaled, SignFlip
-from feddwa.attacks.statistics import ALIE, IPM, MinMax, MinSum
+from feddwa.attacks.statistics import ALIE, IPM, Collusion, MinMax, MinSum
 from feddwa.plugins import Unfit
 
 __all__ = ["ATTACKS", "Attack", "Seen", "adopt"]
@@ -20,6 +20,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "ipm": IPM,
     "min-max": MinMax,
     "min-sum": MinSum,
+    "collusion": Collusion,
     "label-flip": LabelFlip,
     "backdoor": Backdoor,
 }

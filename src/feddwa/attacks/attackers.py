@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +44,11 @@ class Attackers:
         """(h,) int64: who does not attack, in ascending order."""
         return (self.kinds == 0).nonzero().flatten()
 
+    @cached_property
+    def victim(self) -> Tensor:
+        """(1,) the honest client at whom an attack aims that has a target; (0,) where nobody is honest."""
+        return self.honest[keys.sample(keys.key(self.seed, "victim"), len(self.honest), 1)]
+
     @property
     def poison(self) -> Callable[[FederatedData], FederatedData] | None:
         """What attackers do to the data; None where they do nothing."""
@@ -56,10 +62,12 @@ class Attackers:
                 data = attack.poisoned(data, who, keys.key(self.seed, "poison", who))
         return data
 
-    def by_name(self, names: Iterable[str]) -> dict[str, list[int]]:
-        """Name of every attack -> its clients; names: of the attacks in order."""
+    def facts(self, names: Iterable[str]) -> dict[str, Any]:
+        """For the summary: name of every attack -> its clients, and the victim; names: of the attacks in order."""
         who = ((self.kinds == number).nonzero().flatten() for number in range(1, len(self.shares) + 1))
-        return {label(name): own.tolist() for name, own in zip(names, who, strict=True)}
+        attackers = {label(name): own.tolist() for name, own in zip(names, who, strict=True)}
+        aimed = {"victim": int(self.victim)} if any(attack.targets for attack, _ in self.shares) else {}
+        return {"attackers": attackers, **aimed} if attackers else {}
 
     def sent(self, cohort: Cohort, download: Message, upload: Message, differences: Collection[str]) -> Message:
         """The uploads (m, ...) as they arrive, from what everybody would send who is honest.
@@ -87,8 +95,9 @@ class Attackers:
         for number, (attack, _) in enumerate(self.shares, 1):
             who = (kinds == number).nonzero().flatten()
             if real and len(who) and type(attack).updates is not Attack.updates:
-                begun, own = take(start, who), take(updates, who)
-                known = take(updates, honest) if len(honest) else own
-                made = attack.updates(Seen(begun, own, known, len(cohort), draws[who]))
-                real = put(real, who, {name: (begun[name] + made[name]).to(own[name].dtype) for name in own})
+                others = honest if len(honest) else who
+                mine, victim = take(start, who), torch.isin(cohort.ids[others], self.victim).nonzero().flatten()
+                known = take(updates, others), take(start, others), victim
+                made = attack.updates(Seen(mine, take(updates, who), *known, len(cohort), draws[who]))
+                real = put(real, who, {name: (mine[name] + made[name]).to(own.dtype) for name, own in real.items()})
         return {**rows, **real}

@@ -21,6 +21,8 @@ class Seen:
     start: Stack  # (a, *shape) what every attacker was sent; zeros for what does not come from the server
     own: Stack  # (a, *shape) the updates that attackers would send if they were honest
     honest: Stack  # (k, *shape) the updates of honest clients; where none takes part those of the attackers
+    honest_start: Stack  # (k, *shape) what these were sent
+    victim: Tensor  # (1,) which row of `honest` the target's is; (0,) where it takes no part
     clients: int  # m, participants of the round, attackers among them
     keys: Tensor  # (a,) a key for every attacker
 
@@ -30,6 +32,7 @@ class Attack:
     """Base of all attacks: a frozen dataclass whose fields are the parameters. By default an attacker is honest."""
 
     summary: ClassVar[str]  # one line for `feddwa list attacks`
+    targets: ClassVar[bool] = False  # whether it is aimed at one honest client
 
     def poisoned(self, data: FederatedData, attackers: Tensor, draws: Tensor) -> FederatedData:
         """The data with which a run is made; attackers: (a,) their numbers; draws: (a,) a key for each."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from feddwa.attacks.base import Attack, Seen
 from feddwa.engine import Model, Stack
-from feddwa.engine.rows import count, difference, norms, repeat
+from feddwa.engine.rows import count, difference, norms, repeat, take
 from feddwa.errors import require
 from feddwa.mixing import dots, squared_distances
 
@@ -105,11 +105,14 @@ class Hidden(Attack):
     def updates(self, seen: Seen) -> Stack:
         """See Attack."""
         known = getattr(seen, self.knows)
+        return repeat(self.hidden(known), count(seen.own))
+
+    def hidden(self, known: Stack) -> Model:
+        """mu + g r from the x_k (n, *shape)."""
         mean, way = mean_of(known), self.way(known)
         apart = difference(known, mean)
         length = float(norms(repeat(way, 1))[0])
-        far = self.farthest(known, apart, way, length) if length else 0.0
-        return repeat(moved(mean, far, way), count(seen.own))
+        return moved(mean, self.farthest(known, apart, way, length) if length else 0.0, way)
 
     def way(self, known: Stack) -> Model:
         """r."""
@@ -156,3 +159,30 @@ class MinSum(Hidden):
     def farthest(self, known: Stack, apart: Stack, way: Model, length: float) -> float:
         """See Hidden."""
         return float(norms(apart).max()) / length
+
+
+@dataclass(frozen=True)
+class Collusion(MinMax):
+    """Min-Max around one honest client: the x_k are the models nearest to its own, and attackers send one model.
+
+    Distances are of models, v_k, and not of updates: what is near to a personalised model enters it. Where the victim
+    takes no part in a round, attackers are honest.
+    """
+
+    summary = "one client's neighbours imitated, as far off as they are from each other"
+    targets = True
+
+    neighbours: int = 5
+    """Honest models nearest to the victim's, its own among them, that are imitated."""
+
+    def __post_init__(self) -> None:
+        require(self.neighbours >= 1, "--param neighbours", self.neighbours, "at least 1")
+
+    def updates(self, seen: Seen) -> Stack:
+        """See Attack."""
+        if not len(seen.victim):
+            return seen.own
+        models = {name: value + seen.honest_start[name] for name, value in seen.honest.items()}
+        near = squared_distances(take(models, seen.victim), models)[0].argsort(stable=True)[: self.neighbours].cpu()
+        model = self.hidden(take(models, near.sort().values))
+        return difference(repeat(model, count(seen.own)), seen.start)

@@ -13,6 +13,8 @@ from feddwa.errors import require
 from feddwa.mixing import squared_distances, weighted_mean
 from feddwa.params import Repeats
 
+AT_REST = 1e-9  # change of a weight in a pass, below which there is no other one
+
 
 @dataclass(frozen=True)
 class GeometricMedian(Defence):
@@ -25,7 +27,7 @@ class GeometricMedian(Defence):
     summary = "the point of least weighted distance to the models (RFA)"
 
     passes: Repeats = 100
-    """Of Weiszfeld's algorithm; each is over a matrix as large as P."""
+    """Of Weiszfeld's algorithm at most; each is over a matrix as large as P."""
     nu: float = 1e-6
     """Distance below which a model weighs no more."""
 
@@ -37,10 +39,12 @@ class GeometricMedian(Defence):
         """See Defence."""
         distances, new = squared_distances(models, models).to(weights), weights
         for _ in range(self.passes):
-            across = distances @ new
+            across, old = distances @ new, new
             far = (across - new @ across / 2).clamp(min=0).sqrt()
             new = weights / far.clamp(min=self.nu)
             new = new / new.sum()
+            if (new - old).abs().max() < AT_REST:
+                break
         return new, models
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from feddwa import doctor
 from feddwa.config import RunConfig
 from feddwa.errors import counted
+from feddwa.report.facts import attacked
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results import newcomers
@@ -57,7 +58,8 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
     for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
         console.print(line, highlight=False, markup=False)
     _show_newcomers(console, {name: [run] for name, run in runs.items()})
-    _show_attack(console, config.attack)
+    for line in attacked(config):
+        console.print(line, highlight=False, markup=False)
 
 
 def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
@@ -122,13 +124,8 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
     _show_newcomers(console, {method.name: method.runs for method in methods})
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
-    _show_attack(console, config.attack)
-
-
-def _show_attack(console: Console, attack: str) -> None:
-    """Whose scores these are where there are attackers."""
-    if attack:
-        console.print(f"Attackers: {attack}. All numbers are those of the honest clients alone.", highlight=False)
+    for line in attacked(config):
+        console.print(line, highlight=False, markup=False)
 
 
 def _show_newcomers(console: Console, runs: Mapping[str, Sequence[Record]]) -> None:

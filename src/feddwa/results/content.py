@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.params import fields_of
 from feddwa.plugins import label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.fairness import fairness
@@ -64,19 +63,12 @@ def cell_name(config: RunConfig) -> str:
     that changes nothing, leaves the names of results as they are.
     """
     values, usual = settings(config), dataclasses.asdict(RunConfig())
-    defaults = _defaults(config)
+    defaults = dataclasses.replace(config, partition=config.partition or config.usual_partition).usual_parameters()
     values["param"] = [entry for entry in values["param"] if entry not in defaults]
     told = {key: value for key, value in values.items() if key in _IN_NAMES or value != usual[key]}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
     dataset, partition, algorithm = (label(values[key]) for key in ("dataset", "partition", "algorithm"))
     return f"{dataset}-{partition}-{values['clients']}-{algorithm}-{digest}"
-
-
-def _defaults(config: RunConfig) -> set[str]:
-    """The parameters of algorithm, partition, attacks and defences that are defaults, as `param` has them."""
-    config = dataclasses.replace(config, partition=config.partition or config.usual_partition)
-    owners = config.owners().items()
-    return {f"{owner}.{key}={usual}" for owner, kind in owners for key, (_, usual) in fields_of(kind).items()}
 
 
 def agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:

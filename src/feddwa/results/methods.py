@@ -191,15 +191,15 @@ def _check_seeds(method: Method) -> None:
 def _options(config: RunConfig) -> list[str]:
     """Everything that two methods may differ by, as it would be written on the command line."""
     plain = options_of(config, leaving_out=(*WHERE_AND_HOW, *SETTING, "algorithm", "seed", "param"))
-    own = f"{label(config.algorithm)}."
-    entries = [entry.removeprefix(own) for entry in config.param if entry.startswith(own)]
+    own, division = f"{label(config.algorithm)}.", _division(config)
+    entries = [entry.removeprefix(own) for entry in config.param if entry not in division]
     return [*(f"{name}={value}" for name, value in plain.items()), *entries]
 
 
 def _defaults(config: RunConfig) -> list[str]:
     """The options of a run of the same algorithm on the same data for which nothing else is given."""
     named = options_of(config, leaving_out={*RunConfig.__dataclass_fields__} - {"algorithm", *SETTING})
-    return _options(RunConfig(**named).resolved())
+    return [*_options(RunConfig(**named).resolved()), *config.usual_parameters()]
 
 
 def _title(algorithm: str) -> str:

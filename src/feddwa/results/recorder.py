@@ -104,12 +104,12 @@ class SimulatedRounds:
 
     def names(self, config: RunConfig) -> dict[str, Any]:
         """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
-        engine, attackers = self.federation.engine, self.federation.attackers.by_name(config.attacks)
+        engine = self.federation.engine
         names: dict[str, Any] = {key: shown(getattr(config, key)) for key in NAMES}
         shared = {"lockstep": engine.lockstep, "ranks": 1 if engine.ranks is None else engine.ranks.count}
         names |= {key: count for key, count in shared.items() if count > 1}
         names |= {"clients": engine.data.clients, "seed": engine.seed}
-        return names | ({"attackers": attackers} if attackers else {})
+        return names | self.federation.attackers.facts(config.attacks)
 
     @cached_property
     def _test_sizes(self) -> torch.Tensor:
