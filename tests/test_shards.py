@@ -245,7 +245,9 @@ def test_what_does_not_go_together(capsys, monkeypatch, tmp_path):
 
 # The commands, as they are given.
 
-SMALL = ["--clients", "5", "--rounds", "12", "--batch-size", "40", "--device", "cpu", "--dtype", "float64"]
+ROUNDS = 24
+SMALL = ["--clients", "5", "--rounds", str(ROUNDS), "--batch-size", "40", "--device", "cpu", "--dtype", "float64"]
+SAME = {"clients": 5, "rounds": ROUNDS, "batch_size": 40, "device": "cpu", "dtype": "float64"}
 
 
 def python(*arguments: str) -> subprocess.Popen:
@@ -302,16 +304,16 @@ def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line
     assert told == (f"feddwa: {line.format(out=out)}\n" if line else "")
     until(lambda: not alive(worker), 10)
     finished = feddwa.resume(out)
-    assert len(finished.metrics) == 13
-    options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
-    same(finished, feddwa.run(out=str(tmp_path / "whole"), **options))
+    assert len(finished.metrics) == ROUNDS + 1
+    same(finished, feddwa.run(out=str(tmp_path / "whole"), **SAME))
 
 
 @pytest.mark.slow
-def test_three_ranks_and_seeds_of_a_comparison(tmp_path, capsys):
-    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *SMALL, "--quiet"]
-    assert main([*words, "--rounds", "2", "--workers", "3", "--out", str(tmp_path / "three")]) == 0
-    assert main([*words, "--rounds", "2", "--out", str(tmp_path / "one")]) == 0
+def test_three_ranks_and_seeds_of_a_comparison(tmp_path):
+    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *SMALL, "--rounds", "2", "--quiet"]
+    process = python("-m", "feddwa", *words, "--workers", "3", "--out", str(tmp_path / "three"))
+    assert process.communicate(timeout=120) == (f"{tmp_path / 'three'}\n", "")
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
     for each in ("fedavg/seed-0", "fedavg/seed-1", "local/seed-0", "local/seed-1"):
         lines, others = (timeless(tmp_path / name / each / "metrics.jsonl") for name in ("three", "one"))
         assert agree(lines, others)
@@ -325,9 +327,7 @@ def test_under_torchrun(tmp_path):
     shown, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert shown == f"{tmp_path / 'run'}\n"
-    whole = feddwa.run(
-        out=str(tmp_path / "whole"), clients=5, rounds=12, batch_size=40, device="cpu", dtype="float64"
-    )  # fmt: skip
+    whole = feddwa.run(out=str(tmp_path / "whole"), **SAME)
     same(feddwa.resume(tmp_path / "run"), whole)
     for arguments, line in {
         ("run", "--workers", "2"): "--workers 2: torchrun has started 2 ranks already; leave it out",
@@ -354,5 +354,4 @@ def test_two_torchruns_as_on_two_machines(tmp_path):
     assert [node.returncode for node in nodes] == [0, 0], told
     assert told[1][0] == ""
     assert not (tmp_path / "node-1").exists()
-    options = {"clients": 5, "rounds": 12, "batch_size": 40, "device": "cpu", "dtype": "float64"}
-    same(feddwa.resume(tmp_path / "node-0"), feddwa.run(out=str(tmp_path / "whole"), **options))
+    same(feddwa.resume(tmp_path / "node-0"), feddwa.run(out=str(tmp_path / "whole"), **SAME))
