@@ -18,6 +18,7 @@ from feddwa.config import RunConfig
 from feddwa.errors import InputError
 from feddwa.groups import groups
 from feddwa.mixing import mix, mix_groups, parameter_groups
+from feddwa.results.collaboration import between_groups
 from feddwa.results.store import Store
 from feddwa_reproduction import grids, page, specs
 from feddwa_reproduction.figures import draw
@@ -213,8 +214,16 @@ def test_where_the_weight_goes_beside_chance(tmp_path):
         "groups, FedAMP": ["1.00", "0.00", "0.00", "-", "0.33"],
     }  # fmt: skip
     (one,), (two,) = (draw(each, store, tmp_path / place) for place in ("one", "two"))
-    assert one.name == "methods-digits-digits.svg"
+    assert one.name == "methods-digits-digits.svg"  # of FedDWA alone: in the last round of FedAMP nobody mixes
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_weight_between_groups_is_told_by_what_a_pair_has():
+    """Group 7 is clients 0 and 2; of six pairs, in both directions, one is inside it, and client 1 is alone."""
+    weights = np.array([[0.5, 0.1, 0.4], [0.2, 0.6, 0.2], [0.6, 0.0, 0.4]])
+    even = (0.1 + 0.4 + 0.2 + 0.2 + 0.6 + 0.0) / 6
+    expected = np.array([[np.nan, 0.2], [0.05, 0.5]]) / even
+    np.testing.assert_allclose(between_groups(weights, np.array([7, 3, 7])), expected)
 
 
 def test_options_of_a_column_may_be_lists(tmp_path):

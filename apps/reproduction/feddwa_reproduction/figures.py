@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from feddwa.results.collaboration import rank_matrix, top_partners
+from feddwa.results.collaboration import between_groups, flow, rank_matrix, top_partners
 from feddwa.results.palette import Style, styles
-from feddwa.results.plot import Panel, group_borders, heat_map, saved_figure
+from feddwa.results.plot import group_borders, heat_map, saved_figure
 from feddwa.results.record import Record
 from feddwa.results.store import Store
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
@@ -24,6 +24,7 @@ PER_ROW = 3
 LONG = 14  # characters of a label, above which two of them fill a line
 LOG_TICKS = (1, 2, 5, 10, 20, 50, 100)
 CHANCE = 0.368  # share of the top-5 partners in the client's group, of 20 clients in four groups, if they are drawn
+MANY = 5  # times the weight of an even mixture, from which on colours are the same
 EVEN = 0.25  # weight inside the client's group of an even mean over four equal groups
 
 
@@ -220,25 +221,34 @@ def _heatmap_grid(rows: Sequence[Row], found: Cells, dataset: str) -> Drawing:
 
 
 def _partners(experiment: Experiment, found: Cells) -> list[Drawing]:
-    """A figure per column: all weights of the last round, a panel per row (first seed), clients in order of groups."""
-    return [drawing for column, cells in found.items() for drawing in _partner_map(column, cells)]
+    """A figure per column, a panel per row: weights of the last round (first seed), between groups where there are any.
+
+    Nothing where no row has weights on others.
+    """
+    drawings = []
+    for column, cells in found.items():
+        first = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
+        mixing = {
+            row: record for row, record in first.items() if record.weights and flow(record.weights[-1:], None)[0, 2]
+        }
+        drawings += [_partner_map(column, mixing)] if mixing else []
+    return drawings
 
 
-def _partner_map(column: Column, cells: dict[Row, Summary]) -> list[Drawing]:
-    """Nothing where no row has weights."""
-    first = {row: next(iter(summary.records.values())) for row, summary in cells.items()}
-    kept = {row: record for row, record in first.items() if record.weights}
-
+def _partner_map(column: Column, records: dict[Row, Record]) -> Drawing:
     def paint(figure: "Figure", axes: list["Axes"]) -> None:
-        for axis, (row, record) in zip(axes, kept.items(), strict=True):
+        for axis, (row, record) in zip(axes, records.items(), strict=True):
             last = record.weights[-1]
-            panel = Panel(row.label, last.matrix, last.cohort).by_group(record.groups)
-            image = heat_map(axis, panel.weights, panel.cohort, record.groups)
+            if record.groups is None:
+                image, what = heat_map(axis, last.matrix, last.cohort, None), "aggregation weight"
+            else:
+                between = between_groups(last.matrix, record.groups)
+                image, what = axis.imshow(between, vmin=0, vmax=MANY, cmap="viridis"), "weight over that by chance"
             axis.set(xticks=[], yticks=[])
-            axis.set_title(panel.title, fontsize=9)
-        figure.colorbar(image, ax=axes, label="aggregation weight", shrink=0.7)
+            axis.set_title(row.label, fontsize=9)
+        figure.colorbar(image, ax=axes, label=what, shrink=0.7)
 
-    return [_panels(len(kept), paint, f"-{column.dataset}", width=2.6, height=2.7, per_row=PER_ROW)] if kept else []
+    return _panels(len(records), paint, f"-{column.dataset}", width=2.6, height=2.7, per_row=PER_ROW)
 
 
 def _in_group(experiment: Experiment, store: Store, scale: Scale) -> list[Drawing]:

@@ -56,7 +56,7 @@ def _write_reproduction(store: Store, folder: Path) -> list[Path]:
 
 
 def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
-    """Put every table where it is announced, by <!-- table: NAME -->, and draw the figures of those tables."""
+    """Put every table, with its figures, where it is announced by <!-- table: NAME -->."""
     drawn = list[Path]()
     if not page.is_file():
         return []
@@ -65,8 +65,11 @@ def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path
         if marks[2] not in known:
             raise unknown(f"{page}: table", marks[2], known)
         chosen = known[marks[2]]
-        drawn.extend(draw(chosen, store, page.with_suffix("")))
+        own = draw(chosen, store, page.with_suffix(""))
+        drawn.extend(own)
         lines = [line for table in tables_of(chosen, store) for line in ("", *markdown(table))]
+        for path in own:
+            lines += ["", f"![{chosen.title}]({path.relative_to(page.parent).as_posix()})"]
         return marks[1] + "\n".join(lines) + "\n" + marks[3]
 
     write_whole(page, TABLE.sub(filled, page.read_text(encoding="utf-8")))

@@ -19,7 +19,7 @@ from feddwa.params import AtMost
 class WorkerOptions:
     """Processes that share the work of a run."""
 
-    workers: Annotated[int, AtMost(1024)] = 1
+    workers: Annotated[int, AtMost(64)] = 1
     """Processes that the clients of a run are divided among."""
 
     def check_workers(self) -> None:

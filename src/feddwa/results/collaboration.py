@@ -41,6 +41,20 @@ def group_weight(weights: np.ndarray, groups: np.ndarray) -> float:
     return float((weights * (groups[:, None] == groups)).sum(1).mean())
 
 
+def between_groups(weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """(G, G) mean weight that a client of one group gives another client of each group, over that of all pairs.
+
+    groups: (m,), in ascending order along both axes. nan where there is no pair, as in a group of one.
+    """
+    member = (groups[:, None] == np.unique(groups)).astype(float)  # (m, G)
+    other = 1 - np.eye(len(groups))
+    size = np.abs(weights) * other
+    pairs = member.T @ other @ member
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: np.ndarray = member.T @ size @ member / pairs / (size.sum() / other.sum())
+    return found
+
+
 def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
     """(m, m) that ranks others as lists of preferred ones do: the larger, the earlier in client i's list; else 0."""
     matrix = np.zeros((len(preferred), len(preferred)))

@@ -85,9 +85,11 @@ def heat_map(axis: "Axes", weights: np.ndarray, cohort: np.ndarray, groups: np.n
     # The square root shows a weight of 0.05 beside one of 0.8.
     image = axis.imshow(weights, cmap="viridis", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     axis.grid(visible=False)
-    for border in group_borders(cohort, groups):
-        axis.axhline(border, color="white", linewidth=0.8)
-        axis.axvline(border, color="white", linewidth=0.8)
+    borders = group_borders(cohort, groups)
+    width = min(0.8, 8 / (1 + len(borders)))  # the lines of many groups would hide what is between them
+    for border in borders:
+        axis.axhline(border, color="white", linewidth=width)
+        axis.axvline(border, color="white", linewidth=width)
     return image
 
 
