@@ -280,6 +280,8 @@ def test_a_defence_is_part_of_what_a_round_costs():
     assert plain.server_flops == 2 * m * d
     kept = m - math.floor(0.3 * m)
     assert krum.server_flops == 2 * (m * m + kept) * d
+    rows = federation(FedDWA(top_k=3), "geometric-median").step().costs
+    assert rows.server_flops == 2 * (m * m + m * m + 3 * m) * d  # FedDWA's distances, one matrix for all rows, means
 
 
 @pytest.mark.parametrize("backend", [{"chunk": 3}, {"sequential": True}])

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from feddwa.defences.base import Defence
+from feddwa.defences.base import Defence, Weighted
 from feddwa.defences.bounds import CentredClipping, Clip
 from feddwa.defences.coordinates import Median, TrimmedMean
 from feddwa.defences.distances import NNM, GeometricMedian, Krum, MultiKrum
 from feddwa.plugins import Unfit
 
-__all__ = ["DEFENCES", "Defence", "adopt"]
+__all__ = ["DEFENCES", "Defence", "Weighted", "adopt"]
 
 DEFENCES: dict[str, type[Defence]] = {
     "clip": Clip,

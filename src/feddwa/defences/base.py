@@ -12,13 +12,39 @@ group for attackers.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
 from feddwa.engine import Stack
+from feddwa.engine.rows import count
 from feddwa.errors import require
+from feddwa.mixing import squared_distances
+
+
+@dataclass
+class Weighted:
+    """Models with weights, of which a mean is to be taken."""
+
+    weights: Tensor  # (s,) in float64, on the CPU: positive, of sum 1
+    models: Stack  # (s, *shape)
+    within: "tuple[Weighted, Tensor] | None" = None  # models of which these are some, and their places (s,) there
+    _distances: Tensor | None = field(init=False, default=None)  # once they are known
+
+    def __len__(self) -> int:
+        return count(self.models)
+
+    @property
+    def distances(self) -> Tensor:
+        """(s, s) squared distances of the models, in float64, on the CPU; all rows of P share one computation."""
+        if self._distances is None:  # no cached_property: its lock would be held where lockstep waits for other runs
+            if self.within is not None:
+                whole, places = self.within
+                self._distances = whole.distances[places][:, places]
+            else:
+                self._distances = squared_distances(self.models, self.models).cpu().fill_diagonal_(0)
+        return self._distances
 
 
 @dataclass(frozen=True)
@@ -31,12 +57,9 @@ class Defence:
         """What the server goes on with in place of the updates (m, *shape) of a round's participants."""
         return updates
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
-        """Of what a mean is taken in place of the models (s, *shape) with weights (s,), positive and of sum 1.
-
-        Returns such a pair, perhaps of another length.
-        """
-        return weights, models
+    def models(self, given: Weighted) -> Weighted:
+        """Of what a mean is taken in place of these models with their weights, perhaps of another number of models."""
+        return given
 
 
 @dataclass(frozen=True)

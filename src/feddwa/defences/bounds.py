@@ -3,10 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from feddwa.defences.base import Defence
-from feddwa.defences.coordinates import by_coordinate, middle
+from feddwa.defences.base import Defence, Weighted
+from feddwa.defences.coordinates import alone, by_coordinate, middle
 from feddwa.engine import Stack
 from feddwa.engine.rows import count, difference, norms, scale
 from feddwa.errors import require
@@ -59,16 +57,15 @@ class CentredClipping(Defence):
         require(0 < self.multiple < math.inf, "--param multiple", self.multiple, "a finite number above 0")
         require(self.passes >= 1, "--param passes", self.passes, "at least 1")
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        centre = by_coordinate(middle, weights, models)  # (1, *shape)
+        centre, weights = by_coordinate(middle, given).models, given.weights
         for _ in range(self.passes):
-            book(count(models), 1, models)
-            apart = difference(models, centre)
+            book(len(given), 1, given.models)
+            apart = difference(given.models, centre)
             lengths = norms(apart)
             order = lengths.argsort()
-            bound = self.multiple * middle(weights.cpu()[order, None], lengths[order, None])
-            apart = scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), apart)
-            step = weighted_mean(weights[None], apart)
+            bound = self.multiple * middle(weights[order, None], lengths[order, None])
+            step = weighted_mean(weights[None], scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), apart))
             centre = {name: value + step[name] for name, value in centre.items()}
-        return weights.new_ones(1), centre
+        return alone(centre)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms import Algorithm
-from feddwa.defences.base import Defence
+from feddwa.defences.base import Defence, Weighted
 from feddwa.engine import Message, Stack
 from feddwa.engine.rows import concat, difference, take
 from feddwa.errors import InputError
@@ -73,19 +73,21 @@ class Defences:
         """What takes the place of weighted means: (k, *shape) from weights (k, m) and models (m, *shape)."""
         if (weights < -ROUNDED).any():
             raise InputError("--defence: takes the place of means, and this method's weights are negative; take clip")
-        rows = [self._row(own, stack) for own in weights.double().cpu()]
+        weights = weights.double().cpu()
+        whole = Weighted(weights[0], stack)  # whose distances serve all rows
+        rows = [self._row(own, whole) for own in weights]
         return concat([{"mean": each} for each in rows])["mean"]
 
-    def _row(self, weights: Tensor, stack: Stack) -> Stack:
+    def _row(self, weights: Tensor, whole: Weighted) -> Stack:
         """One row: (1, *shape) from weights (m,). A sum other than 1 is a factor of the result."""
         places = (weights > ROUNDED).nonzero().flatten()
         if not len(places):
-            return weighted_mean(weights[None], stack)
-        total, models = weights.sum(), take(stack, places)
-        shares = weights[places] / weights[places].sum()
+            return weighted_mean(weights[None], whole.models)
+        own = weights[places]
+        given = Weighted(own / own.sum(), take(whole.models, places), (whole, places))
         for defence in self.chain:
-            shares, models = defence.models(shares, models)
-        return weighted_mean(total * shares[None], models)
+            given = defence.models(given)
+        return weighted_mean(weights.sum() * given.weights[None], given.models)
 
 
 UNDEFENDED = Defences()

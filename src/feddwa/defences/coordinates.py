@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddwa.defences.base import Assuming, Defence
+from feddwa.defences.base import Assuming, Defence, Weighted
 from feddwa.engine import Stack
-from feddwa.engine.rows import count
 from feddwa.ledger import book
 
 WIDTH = 1 << 16  # numbers of a model that are sorted at a time
@@ -17,10 +16,15 @@ EQUAL = 1e-9  # weights that differ by less are equal
 Rule = Callable[[Tensor, Tensor], Tensor]  # (weights, values), (s, c) each and sorted by value -> (c,)
 
 
-def by_coordinate(rule: Rule, weights: Tensor, models: Stack) -> Stack:
-    """One model (1, *shape), each number of which `rule` makes of those of the models (s, *shape)."""
-    book(1, count(models), models)
-    return {name: _by_coordinate(rule, weights.to(value.device), value) for name, value in models.items()}
+def by_coordinate(rule: Rule, given: Weighted) -> Weighted:
+    """One model, each number of which `rule` makes of those of the models."""
+    book(1, len(given), given.models)
+    return alone({name: _by_coordinate(rule, given.weights.to(own.device), own) for name, own in given.models.items()})
+
+
+def alone(model: Stack) -> Weighted:
+    """One model (1, *shape) with all the weight."""
+    return Weighted(torch.ones(1, dtype=torch.float64), model)
 
 
 def _by_coordinate(rule: Rule, weights: Tensor, value: Tensor) -> Tensor:
@@ -55,9 +59,9 @@ class Median(Defence):
 
     summary = "the weighted median of every coordinate"
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        return weights.new_ones(1), by_coordinate(middle, weights, models)
+        return by_coordinate(middle, given)
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,10 @@ class TrimmedMean(Assuming):
 
     summary = "the mean of every coordinate without its extremes"
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        if not self.attackers:
-            return weights, models
 
-        def rule(shares: Tensor, values: Tensor) -> Tensor:
-            return trimmed(shares, values, self.attackers)
+        def rule(weights: Tensor, values: Tensor) -> Tensor:
+            return trimmed(weights, values, self.attackers)
 
-        return weights.new_ones(1), by_coordinate(rule, weights, models)
+        return by_coordinate(rule, given) if self.attackers else given

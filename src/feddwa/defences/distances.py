@@ -4,13 +4,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from feddwa.defences.base import Assuming, Defence
-from feddwa.engine import Stack
-from feddwa.engine.rows import count, take
+from feddwa.defences.base import Assuming, Defence, Weighted
+from feddwa.engine.rows import take
 from feddwa.errors import require
-from feddwa.mixing import squared_distances, weighted_mean
+from feddwa.mixing import weighted_mean
 from feddwa.params import Repeats
 
 AT_REST = 1e-9  # change of a weight in a pass, below which there is no other one
@@ -35,17 +33,17 @@ class GeometricMedian(Defence):
         require(self.passes >= 1, "--param passes", self.passes, "at least 1")
         require(0 < self.nu < math.inf, "--param nu", self.nu, "a finite number above 0")
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        distances, new = squared_distances(models, models).to(weights), weights
+        new = given.weights
         for _ in range(self.passes):
-            across, old = distances @ new, new
+            across, old = given.distances @ new, new
             far = (across - new @ across / 2).clamp(min=0).sqrt()
-            new = weights / far.clamp(min=self.nu)
+            new = given.weights / far.clamp(min=self.nu)
             new = new / new.sum()
             if (new - old).abs().max() < AT_REST:
                 break
-        return new, models
+        return Weighted(new, given.models, given.within)
 
 
 @dataclass(frozen=True)
@@ -62,13 +60,14 @@ class Krum(Assuming):
         """How many models are taken."""
         return 1
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        total = count(models)
-        distances = squared_distances(models, models).to(weights).fill_diagonal_(0).sort(dim=1).values
+        total = len(given)
         neighbours = max(1, total - self.count(total) - 2)
-        best = distances[:, 1 : 1 + neighbours].sum(1).argsort(stable=True)[: self.kept(total)].sort().values
-        return weights[best] / weights[best].sum(), take(models, best)
+        scores = given.distances.sort(dim=1).values[:, 1 : 1 + neighbours].sum(1)
+        best = scores.argsort(stable=True)[: self.kept(total)].sort().values
+        weights = given.weights[best]
+        return Weighted(weights / weights.sum(), take(given.models, best))
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,10 @@ class NNM(Assuming):
 
     summary = "each model becomes the mean of its nearest, before another defence"
 
-    def models(self, weights: Tensor, models: Stack) -> tuple[Tensor, Stack]:
+    def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        total = count(models)
-        nearest = squared_distances(models, models).fill_diagonal_(-1).argsort(dim=1, stable=True)
-        nearest = nearest[:, : total - self.count(total)]
-        shares = torch.zeros(total, total, dtype=weights.dtype, device=nearest.device)
-        return weights, weighted_mean(shares.scatter_(1, nearest, 1 / nearest.shape[1]), models)
+        total = len(given)
+        own = torch.eye(total, dtype=torch.float64)  # nearer than any copy of it
+        nearest = (given.distances - own).argsort(dim=1, stable=True)[:, : total - self.count(total)]
+        shares = torch.zeros(total, total, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
+        return Weighted(given.weights, weighted_mean(shares, given.models))

@@ -19,7 +19,6 @@ class RobustnessOptions:
     """Clients that are sick or slow: dropout, straggler, nan, shape."""
     attack: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
     """Clients that are hostile (`feddwa list attacks`); scores are then those of the honest ones."""
-
     defence: Annotated[str, Option(metavar="NAME,...")] = ""
     """What the server does about hostile clients, one after the other: `feddwa list defences`."""
 
