@@ -99,6 +99,8 @@ def _own_task(path: str, config: FlowerConfig) -> Task:
 
 def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
     """The same data with labels renumbered by the run's class names; the data need not contain every class."""
+    if not dataset.class_names:
+        raise Refusal("classes: the run names some, and the data's targets are numbers or tokens")
     foreign = [name for name in dataset.class_names if name not in names]
     if foreign:
         raise Refusal(f"classes: the data have {len(foreign)} that the run does not name")
