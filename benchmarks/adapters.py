@@ -1,12 +1,14 @@
 """Adapters of many clients on one base: one vectorised program against the plain loop, and how much memory it takes.
 
     python benchmarks/adapters.py                                       # a small BERT, 50 clients, rank 8
-    python benchmarks/adapters.py --width 768 --layers 12 --device cuda   # 85 million parameters in its layers
+    python benchmarks/adapters.py --width 1024 --layers 12 --chunk 5 --device cuda   # 151 million in its layers
 
 The plain loop is what peft's users write: one base, an adapter for every client, an SGD optimiser and a DataLoader of
 each, one client after another. It is that of the package `peft` where it is installed, else one of this library's
-modules, whose adapter all clients train in turn. Times are medians of epochs run in turn, divided by their steps. On a
-GPU the peak of the engine's epoch is told, and what base, adapters and their gradients take without any activations.
+modules, whose adapter all clients train in turn. Times are medians of epochs run in turn, divided by their steps.
+--chunk clients are trained together: as `feddwa run --chunk`, it bounds what their activations take. On a GPU two
+numbers of memory are told, beside the bytes of one base and all adapters: what is allocated between two epochs, and the
+most that was reserved in any, with activations, gradients and the program.
 """
 
 import argparse
@@ -16,14 +18,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from engine import engine_epoch, engine_on, race
+from engine import engine_on, race
 from networks import CLASSES, Logits
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from feddwa.engine import Engine
+from feddwa.engine import Engine, Stack, Trainer
 from feddwa.engine.network import head_name, trainable
+from feddwa.engine.rows import repeat, take_parts
 from feddwa.models.adapters import Lora, LowRank, adapted
 
 VOCABULARY, LENGTH, SAMPLES, BATCH = 1000, 32, 16, 8
@@ -47,6 +50,29 @@ def loaders(engine: Engine) -> Iterator[DataLoader]:  # type: ignore[type-arg]
     for index, size in zip(train.index.cpu(), train.sizes.tolist(), strict=True):
         own = TensorDataset(engine.data.x.cpu()[index[:size]], engine.data.y.cpu()[index[:size]])
         yield DataLoader(own, batch_size=BATCH, shuffle=True)
+
+
+def clones(stack: Stack) -> dict[str, Tensor]:
+    """Rows (m, *shape) of their own."""
+    return {name: value.clone() for name, value in stack.items()}
+
+
+def epoch_in_chunks(engine: Engine, chunk: int) -> Callable[[], None]:
+    """One epoch of all clients, `chunk` together; what they have trained takes the place of what they had."""
+    model, buffers = (repeat(values, engine.data.clients) for values in engine.initial())
+    state = {"model": clones(model), "buffers": clones(buffers)}
+    rounds = iter(range(1, 10**9))
+
+    def epoch() -> None:
+        number = next(rounds)
+        for ids in torch.arange(engine.data.clients).split(chunk):
+            own = take_parts(state, ids)
+            trained, memory = Trainer(engine, ids, number).sgd(own["model"], {"buffers": own["buffers"]})
+            for part, new in {"model": trained, **memory}.items():
+                for name, value in new.items():
+                    state[part][name][ids] = value
+
+    return epoch
 
 
 def plain_epoch(engine: Engine, base: nn.Module, lora: Lora) -> Callable[[], None]:
@@ -90,26 +116,28 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--targets", default="", help="layers, such as query,value; default: all")
+    parser.add_argument("--chunk", type=int, help="clients trained together; default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=20.0)
     given = parser.parse_args()
-    lora, base = Lora(rank=given.rank), bert(given.width, given.layers)
+    targets = tuple(filter(None, given.targets.split(",")))
+    lora, base = Lora(rank=given.rank, targets=targets), bert(given.width, given.layers)
     network = copy.deepcopy(base)
     x = np.random.default_rng(0).integers(0, VOCABULARY, (given.clients * (SAMPLES + 1), LENGTH))
     engine = engine_on(adapted(network, lora, head_name(network)), x, given.clients, BATCH, given.device)
     whole = sum(value.numel() for value in base.parameters())
     own = sum(value.numel() for value in trainable(engine.module).values())
     print(f"{whole:,} parameters frozen or replaced, {own:,} of each of {given.clients} clients, rank {given.rank}")
-    vectorised = engine_epoch(engine)
+    vectorised = epoch_in_chunks(engine, given.chunk or given.clients)
     for _ in range(12):  # until the step is recorded
         vectorised()
     if given.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        vectorised()
         torch.cuda.synchronize()
-        least = 4 * (whole + 2 * given.clients * own)
-        peak = torch.cuda.max_memory_allocated()
-        print(f"peak {peak / 2**20:,.0f} MiB, without activations at least {least / 2**20:,.0f}: {peak / least:.2f}x")
+        needed = 4 * (whole + given.clients * own)
+        memory = {"between epochs": torch.cuda.memory_allocated(), "peak": torch.cuda.max_memory_reserved()}
+        for what, taken in memory.items():
+            print(f"{what} {taken / 2**20:,.0f} MiB, base and adapters {needed / 2**20:,.0f}: {taken / needed:.2f}x")
     plain = plain_epoch(engine, base, lora)
     fast, slow = race(vectorised, plain, given.seconds, given.device)
     steps = SAMPLES // BATCH

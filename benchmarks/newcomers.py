@@ -13,7 +13,6 @@ without class frequencies, and each client trains and uses them with its own.
 """
 
 import argparse
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,7 +23,6 @@ from feddwa.algorithms.prior import add_prior
 from feddwa.build import choose_device, load_task, make_network
 from feddwa.config import RunConfig
 from feddwa.data.federated import federate
-from feddwa.data.partition import Partition
 from feddwa.engine import Engine, Settings, Stack, Trainer, evaluate
 from feddwa.engine.rows import only, repeat, take
 from feddwa.federation import Federation
@@ -61,7 +59,7 @@ def measure(config: RunConfig) -> np.ndarray:
     settings = Settings(config.epochs, config.batch_size or 0, config.lr or 0.0)
 
     def engine(who: np.ndarray, halves: bool) -> Engine:
-        data = federate(task.dataset, _only(task.partition, who), device)
+        data = federate(task.dataset, task.partition.only(who), device)
         data = FedDWAPlus.split(data, np.random.default_rng(config.seed)) if halves else data
         return Engine(make_network(config, task.dataset), data, settings, config.seed)
 
@@ -91,15 +89,6 @@ def _follow(engine: Engine, model: Stack, buffers: Stack) -> list[float]:
             found.append(100 * float(evaluate(engine, model, memory["buffers"], everyone).accuracy.mean()))
         model, memory = Trainer(engine, everyone, round + 1).sgd(take(model, everyone), memory)
     return found
-
-
-def _only(partition: Partition, who: np.ndarray) -> Partition:
-    """The same division with some of its clients alone."""
-    chosen = {
-        key: None if (value := getattr(partition, key)) is None else value[who]
-        for key in ("groups", "turns", "relabel")
-    }
-    return replace(partition, train=[partition.train[i] for i in who], test=[partition.test[i] for i in who], **chosen)
 
 
 def main() -> None:

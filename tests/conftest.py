@@ -30,7 +30,7 @@ LONG = [
     "flower/test_loopback.py", "oracles/test_oracles.py", "algorithms/test_parity.py", "engine/test_recipe.py",
     "test_docs.py", "reproduction/test_summary.py", "test_resume.py", "engine/test_stacked.py", "test_chaos.py",
     "test_export.py", "test_batchnorm.py", "algorithms/test_lockstep.py", "test_faults.py", "results/test_damage.py",
-    "test_tune.py", "engine/test_optimizers.py", "flower/test_parity.py", "test_extend.py",
+    "test_tune.py", "engine/test_optimizers.py", "flower/test_parity.py", "test_extend.py", "test_shards.py",
     "reproduction/test_reproduce.py", "test_screen.py",
 ]  # fmt: skip
 

@@ -23,9 +23,12 @@ pytestmark = pytest.mark.slow
 KILLS = 50
 OPTIONS = ("--clients", "12", "--rounds", "5", "--batch-size", "40", "--device", "cpu")
 VARIANTS = [
-    ("--algorithm", name, "--participation", share, "--fault", fault)
-    for name, share, fault in zip(
-        ANYWHERE, ["1", "0.5"] * 7, ["", "", "dropout=0.3,nan=0.2", "sign-flip=0.2"] * 4, strict=False
+    ("--algorithm", name, "--participation", share, *hit)
+    for name, share, hit in zip(
+        ANYWHERE,
+        ["1", "0.5"] * 7,
+        [(), (), ("--fault", "dropout=0.3,nan=0.2"), ("--attack", "min-max=0.2", "--defence", "clip")] * 4,
+        strict=False,
     )
 ]
 

@@ -13,7 +13,7 @@ import feddwa
 
 CONFIG = {
     "clients": 10, "rounds": 3, "participation": 0.5, "model": "digits-cnn", "batch_size": 40, "seed": 4,
-    "device": "cpu", "fault": "dropout=0.1,sign-flip=0.2",
+    "device": "cpu", "fault": "dropout=0.1", "attack": "sign-flip=0.2,random=0.1",
 }  # fmt: skip
 EXACT = ("config.toml", "partition.json", "clients.jsonl", "weights.safetensors")
 

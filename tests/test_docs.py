@@ -152,7 +152,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_names_every_option():
-    options = {argument.label for argument in arguments_of(train.RunOptions)}
+    options = {argument.label for argument in arguments_of(train.SingleOptions)}
     table = "\n".join(line for line in README.splitlines() if line.startswith("| `--"))
     assert set(re.findall(r"--[a-z-]+", table)) == options
 

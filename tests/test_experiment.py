@@ -120,6 +120,18 @@ def test_backend_and_chunk_change_nothing_but_rounding(other):
 # run().
 
 
+def test_a_run_does_not_depend_on_the_runs_before_it_on_its_data():
+    """They share programs; each has its own module, which the run before has left in evaluation mode."""
+    options = {**SMALL, "model": "tests.conftest:conv_net", "batch_size": 17}
+    configs = [RunConfig(algorithm=name, out=name, **options).resolved() for name in ("local", "fedavg")]
+    task = load_task(configs[0])
+    for config in configs:
+        after = run_task(config, task)
+    alone = run_task(dataclasses.replace(configs[1], out="alone"), load_task(configs[1]))
+    assert timeless("fedavg") == timeless("alone")
+    assert all(torch.equal(value, alone.models[name]) for name, value in after.models.items())
+
+
 def test_seeds_trained_as_one_stack_are_the_runs_one_by_one():
     configs = [RunConfig(clients=4, rounds=3, seed=seed, out=f"stack-{seed}").resolved() for seed in range(3)]
     tasks = [load_task(config) for config in configs]

@@ -39,9 +39,17 @@ TEXTS = (
     "%s", "$HOME", "'", '"', "\\",
 )  # fmt: skip
 FAULTS = (
-    "dropout=0.5", "dropout=0", "nan=1", "random=0.4,scaled=0.4", "sign-flip=0.34", "straggler=0.5", "dropout", "x=1",
-    "dropout=2", "dropout=nan", "dropout=-0.1", "nan=0.1,nan=0.1", "random=0.7,scaled=0.7", "sign-flip=0.01", ",", " ",
-    "dropout=0.5,", "dropout=1_0", "=", "dropout==1",
+    "dropout=0.5", "dropout=0", "nan=1", "straggler=0.5", "dropout", "x=1", "dropout=2", "dropout=nan", "dropout=-0.1",
+    "nan=0.1,nan=0.1", ",", " ", "dropout=0.5,", "dropout=1_0", "=", "dropout==1",
+)  # fmt: skip
+ATTACKS = (
+    "random=0.4,scaled=0.4", "sign-flip=0.34", "alie=0.3", "ipm=0.5", "min-max=0.4", "free-rider=0", "min-sum=0.3",
+    "x=1", "random=0.7,scaled=0.7", "sign-flip=0.01", "alie", "alie=nan", "ipm=1", ",", "=", "alie==1", "a.py:B=0.2",
+    "label-flip=0.34", "backdoor=0.4", "collusion=0.3",
+)  # fmt: skip
+DEFENCES = (
+    "clip", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "centred-clipping", "nnm,median",
+    "clip,geometric-median", "clip,clip", "wall", ",", " ", "a.py:B", "median=0.2",
 )  # fmt: skip
 REPEATED = ("epochs", "guidance_epochs", "inner_steps", "mixing_steps", "tune_epochs", "adapt_steps", "rounds")
 PLACES = ("run", "cut", "nowhere", "tiny.npz", "full", "[/x]", "a\nb", "")
@@ -91,6 +99,7 @@ def value_of(rng: random.Random, option: str) -> str:
     names = {
         "--algorithm": [*ALGORITHMS], "--algorithms": [*ALGORITHMS], "--partition": [*PARTITIONS],
         "--model": ["mlp", "linear", "cifar-cnn"], "--device": ["cpu", "cuda", "tpu"], "--fault": FAULTS,
+        "--attack": ATTACKS, "--defence": DEFENCES,
         "--backend": ["vectorised", "sequential"], "--dtype": ["float64", "bfloat16"], "--scale": ["smoke", "paper"],
         "--batchnorm": ["local", "mean", "all-local"], "--dataset": ["tiny.npz", "digits"], "--param": None,
     }  # fmt: skip

@@ -233,7 +233,83 @@ def test_a_tiny_bert_trains_and_resumes(bert, tmp_path):
     tokens = RNG.integers(3, 30, (60, 8))
     tokens[:, 0] = 1 + y
     np.savez(tmp_path / "tokens.npz", tokens=tokens, y=y, client=np.repeat(["a", "b"], 30))
-    trained_and_resumed(tmp_path, dataset=str(tmp_path / "tokens.npz"), model=f"hf:{bert}", backend="sequential")
+    trained_and_resumed(tmp_path, dataset=str(tmp_path / "tokens.npz"), model=f"hf:{bert}")
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "gpt2"])
+def test_networks_for_tokens_are_trained_as_a_stack_as_one_by_one(bert, tmp_path, kind):
+    """With padding in some clients' sequences and in none of others', and with their usual dropout."""
+    bert.write_text(json.dumps({**TINY, "model_type": kind}))
+    tokens, y = RNG.integers(3, 30, (60, 8)), np.arange(60) % 2
+    tokens[:, 0], tokens[:25:3, 5:] = 1 + y, 0
+    np.savez(tmp_path / "tokens.npz", tokens=tokens, y=y, client=np.repeat(["a", "b"], 30))
+    options = {"dataset": str(tmp_path / "tokens.npz"), "model": f"hf:{bert}", "dtype": "float64", "lr": 0.1}
+    stack, alone = (
+        feddwa.run(**options, backend=backend, rounds=2, batch_size=8, algorithm="local", out=False)
+        for backend in ("vectorised", "sequential")
+    )
+    for name, value in stack.models.items():
+        assert (value - alone.models[name]).abs().max() < 1e-9, name
+    assert any((value[0] - value[1]).abs().max() > 1e-4 for value in stack.models.values())  # of a and of b
+    for one, two in zip(stack.metrics, alone.metrics, strict=True):
+        assert one["loss_before"] == pytest.approx(two["loss_before"], abs=1e-6)
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """Two clients with sequences in which the next token is known from the last one, some of them padded."""
+    whole = np.random.default_rng(1).integers(3, 30, (60, 9))
+    whole[:, 1:] = (whole[:, :1] + np.arange(1, 9)) % 27 + 3
+    tokens, y = whole[:, :-1].copy(), whole[:, 1:].copy()
+    tokens[::3, 5:], y[::3, 5:] = 0, -100
+    np.savez(tmp_path / "sentences.npz", tokens=tokens, y=y, client=np.repeat(["a", "b"], 30))
+    return tmp_path / "sentences.npz"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_language_models_are_trained_as_a_stack_as_one_by_one(bert, sentences, kind):
+    arguments = ("every=true", *(("is_decoder=true",) if kind == "bert" else ()))
+    bert.write_text(json.dumps({**TINY, "model_type": kind}))
+    options = {"dataset": str(sentences), "model": f"hf:{bert}", "model_arg": arguments, "dtype": "float64"}
+    stack, alone = (
+        feddwa.run(**options, backend=backend, lr=0.5, rounds=3, batch_size=8, algorithm="local", out=False)
+        for backend in ("vectorised", "sequential")
+    )
+    for name, value in stack.models.items():
+        assert (value - alone.models[name]).abs().max() < 1e-9, name
+    assert stack.metrics[-1]["loss_before"] < stack.metrics[0]["loss_before"]
+
+
+def test_language_models_that_cannot_be_are_refused(bert, sentences):
+    def refused(kind, arguments=("every=true",), classes=30):
+        bert.write_text(json.dumps({**TINY, "model_type": kind}))
+        with pytest.raises(InputError) as error:
+            models.make(f"hf:{bert}", TOKENS, classes, arguments)
+        return str(error.value).removeprefix(f"--model hf:{bert}: ")
+
+    assert refused("bert") == "it sees the tokens that it is to predict; an encoder needs the argument is_decoder=true"
+    assert refused("gpt2", classes=40) == "the targets have token ids up to 39, must be below its vocab_size 32"
+    assert "no language model, which every=true asks for, with a DistilBertConfig" in refused("distilbert")
+
+
+def test_an_adapter_of_a_language_model_trains(bert, sentences):
+    bert.write_text(json.dumps({**TINY, "model_type": "llama"}))
+    options = {"dataset": str(sentences), "model": f"hf:{bert}", "model_arg": ("every=true",), "adapter": "lora"}
+    found = feddwa.run(**options, adapter_arg=("save=none", "rank=4"), lr=1.0, rounds=4, batch_size=8, out=False)
+    own = {name for name, value in found.models.items() if not torch.equal(value[0], value[1])}
+    assert own
+    assert all("_proj" in name for name in own)  # the embedding and the head are the base's
+    assert found.metrics[-1]["loss_before"] < found.metrics[0]["loss_before"] - 0.05
+
+
+def test_a_mask_that_masks_nothing_changes_no_output(bert):
+    """Under vmap it is kept, alone it is left out."""
+    module, x = models.make(f"hf:{bert}", TOKENS, 2).double().eval(), torch.from_numpy(RNG.integers(1, 30, (3, 4, 8)))
+    with torch.no_grad():
+        mapped = torch.vmap(module)(x)
+        assert torch.equal(mapped, torch.stack([module(each) for each in x]))
+        without = torch.stack([module.model(input_ids=each).logits for each in x])
+    torch.testing.assert_close(mapped, without, rtol=0, atol=1e-15)
 
 
 def test_from_the_command_line(images, tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Metrics of a run: measured on every client's whole test set, recorded, shown; and losses by name."""
 
+import io
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sklearn.metrics import (
     balanced_accuracy_score,
     f1_score,
@@ -23,6 +25,7 @@ from feddwa import cli, scoring
 from feddwa.config_file import from_toml
 from feddwa.engine.score import SAMPLES_AT_ONCE
 from feddwa.report.page import page
+from feddwa.report.tables import show_results, show_seeds
 from feddwa.results.methods import by_method
 from feddwa.results.record import read_run
 
@@ -72,7 +75,7 @@ def test_vectorised_metrics_are_those_of_the_plain_loop(chunk, monkeypatch):
     torch.manual_seed(0)
     model, found = nn.Linear(4, 3).double(), []
     for backend in ("vectorised", "sequential"):
-        metrics = {"score": mean_score, "f1": "macro-f1"}
+        metrics = {"score": mean_score, "f1": "macro-f1", "classes": "per-class"}
         chunked = {"chunk": chunk} if backend == "vectorised" else {}
         found.append(
             feddwa.run(dataset=clients(), model=model, metrics=metrics, backend=backend, out=False, **SMALL, **chunked)
@@ -107,7 +110,7 @@ def _split(entry, client):
 
 
 def test_a_resumed_run_goes_on_measuring():
-    options = {"dataset": clients(), "model": "linear", "metrics": ["macro-f1"], **SMALL, "rounds": 3}
+    options = {"dataset": clients(), "model": "linear", "metrics": ["macro-f1", "per-class"], **SMALL, "rounds": 3}
     whole, seen = feddwa.run(out="whole", **options), []
 
     def stop(line):
@@ -120,6 +123,45 @@ def test_a_resumed_run_goes_on_measuring():
     feddwa.resume("cut")
     lines = [json.loads(line)["metrics_before"] for line in Path("cut/metrics.jsonl").read_text().splitlines()]
     assert lines == [line["metrics_before"] for line in whole.metrics]
+
+
+def test_accuracy_per_class_by_numpy():
+    """The mean over the clients that have samples of a class: client 2 has none of class 3, nobody any of class 2."""
+    data = [(x, np.where(y == 2, 3, y)) for x, y in clients()]
+    data[2] = (data[2][0], data[2][1] % 3)
+    result = feddwa.run(dataset=data, model=nn.Linear(4, 4), metrics=["per-class"], out=False, **SMALL)
+    found = np.full((3, 4), np.nan)
+    for client, entry in enumerate(data):
+        x, y = (each.numpy() for each in _split(entry, client)[2:])
+        outputs = x @ result.models["weight"][client].numpy().T + result.models["bias"][client].numpy()
+        for c in np.unique(y):
+            found[client, c] = 100 * (outputs.argmax(1) == y)[y == c].mean()
+    last = result.metrics[-1]["metrics_before"]
+    assert list(last) == ["per-class 0", "per-class 1", "per-class 2", "per-class 3"]
+    assert last["per-class 2"] is None
+    for c in (0, 1, 3):
+        assert last[f"per-class {c}"] == pytest.approx(np.nanmean(found[:, c]), abs=1e-4)
+        assert result.summary["metrics"][f"per-class {c}"]["last"] == last[f"per-class {c}"]
+
+
+def test_classes_stand_in_the_terminal_and_in_the_report_by_name():
+    data = [(x, np.array(["cat", "dog <b>", "hen"])[y]) for x, y in clients()]
+    feddwa.run(dataset=data, model="linear", metrics={"found": "per-class"}, out="run", **SMALL)
+    record = read_run(Path("run"))
+    last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["metrics_before"]
+    assert record.by_class["found"].shape == (3, 3)
+    assert record.by_class["found"][-1].tolist() == list(last.values())
+    assert record.metrics == {}
+    text, values = page(by_method([record])), record.by_class["found"][-1]
+    assert f"<tr><td>dog &lt;b&gt;</td><td>{values[1]:.2f}</td></tr>" in text
+    for several in (False, True):
+        console = Console(width=80, file=io.StringIO())
+        show_seeds(console, by_method([record])) if several else show_results(console, {"feddwa": record})
+        low, high = (f"{end} {values[c]:.2f} ({record.class_name(c)})" for end, c in
+                     (("lowest", values.argmin()), ("highest", values.argmax())))  # fmt: skip
+        shown = console.file.getvalue()
+        assert f"found: {low}, {high}\n" in shown
+        assert "found 0" not in shown
 
 
 def test_metrics_on_the_command_line_in_the_table_and_in_the_report(capsys):
@@ -165,7 +207,7 @@ def later(outputs, targets, calls=[]):  # noqa: B006  # it is to remember
         ({"rmse": "rmse"}, r"metric rmse: failed for client 0: ValueError: 18 outputs for 6 targets \(given outputs "),
         ({"boom": boom}, "metric boom: failed for client 2: ZeroDivisionError: division by zero, before round 1"),
         ({"later": later}, "metric later: gave a str for client 1, must give a number, after training of round 1"),
-        ({"f1": "f1"}, "--metric: unknown name 'f1'; valid: macro-f1, balanced-accuracy, auc-macro"),
+        ({"f1": "f1"}, "--metric: unknown name 'f1'; valid: macro-f1, balanced-accuracy, per-class, auc-macro"),
         ({"accuracy": count}, "--metric: got 'accuracy', must be another name, which no other metric has"),
         ({"a b": count}, "metrics: got 'a b', must be a name of letters and digits"),
         (3, "metrics: got 3, must be a mapping from names to functions, or a list of names"),
@@ -185,6 +227,13 @@ def test_a_metric_that_is_not_defined_for_a_client_is_null_there():
     last = json.loads(Path("run/clients.jsonl").read_text().splitlines()[-1])["metrics_before"]["some"]
     assert last == [1.0, 1.0, None]
     assert json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["metrics_before"]["some"] == 1.0
+
+
+def test_classes_are_needed_for_accuracy_per_class():
+    numbers = [(x, y.astype(np.float32) + 0.5) for x, y in clients()]
+    with pytest.raises(feddwa.InputError, match=r"^--metric per-class: needs data whose samples are of one class each"):
+        feddwa.run(dataset=numbers, model="linear", metrics=["per-class"], out="run", **SMALL)
+    assert not Path("run").exists()
 
 
 def some(outputs, targets):

@@ -82,8 +82,7 @@ def test_the_samples_are_in_memory_once():
     found = feddwa.run(seeds=[0, 1], out=False, **{**TINY, "partition": "iid", "param": ()})
     tasks = {id(result.partition) for result in found.values()}
     assert len(tasks) == 2
-    from feddwa.build import load_dataset
-    from feddwa.experiment import tasks_of
+    from feddwa.build import load_dataset, tasks_of
 
     config = feddwa.RunConfig(partition="iid", clients=4).resolved()
     one, two = tasks_of(config, [0, 1], load_dataset(config)).values()

@@ -18,12 +18,12 @@ from feddwa.engine.rows import row
 ROOT = Path(feddwa.__file__).parent
 # Layers from the bottom up. A module imports from its own layer and from those below; nothing from above.
 LAYERS = (
-    {"errors", "storage", "params", "checkpoint"},  # values, files: nothing of the field
+    {"errors", "storage", "params", "checkpoint", "ranks"},  # values, files: nothing of the field
     {"built_in", "groups", "plugins", "data", "models", "scoring", "options"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
-    {"algorithms", "faults"},
-    {"contract", "sides", "federation"},  # the round
+    {"algorithms", "attacks", "defences", "faults"},
+    {"contract", "sides", "shards", "federation"},  # the round
     {
         "recipe",
         "config",
@@ -39,6 +39,7 @@ LAYERS = (
         "rates",
         "objects",
         "experiment",
+        "workers",
         "calibrate",
         "tune",
     },

@@ -171,6 +171,12 @@ def test_halving_keeps_a_third():
     assert {each.curve[1] for each in found if 3 in each.curve} <= set(first[:3])
     whole = max(found, key=lambda each: each.gradients)
     assert sum(each.gradients for each in found) == pytest.approx(whole.gradients * (4 * 1 + 2 * 3 + 9) / 9)
+    last = found.index(whole)
+    worst = min((place for place in range(7) if place != last), key=lambda place: found[place].curve[1])
+    again = trials.train(configs, task, trials.rungs_of("halving", 9), sure=[worst])
+    assert sorted(len(each.curve) for each in again) == [1, 1, 1, 1, 2, 3, 3]
+    assert again[worst].curve.keys() == {1, 3, 9}
+    assert not again[worst].stopped
 
 
 def study(folder, **options):

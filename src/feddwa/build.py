@@ -1,6 +1,7 @@
 """From a configuration to its parts: data, network, engine. `experiment` runs them, `flower` where nodes are real."""
 
 import dataclasses
+from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
@@ -11,18 +12,18 @@ from torch.nn import functional as F
 
 from feddwa import models, scoring
 from feddwa.algorithms import Algorithm
+from feddwa.attacks.attackers import Attackers
 from feddwa.config import CLIENTS, RunConfig
 from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.catalogue import OWN, own_defaults
-from feddwa.data.dataset import Dataset, refuse_padding, with_numbers
+from feddwa.data.dataset import Dataset, with_numbers
 from feddwa.data.federated import HELD_OUT, federate, to_device
 from feddwa.data.images import Tell
 from feddwa.data.inputs import Inputs, inputs_of
-from feddwa.data.labels import is_one_hot
 from feddwa.data.task import Task
+from feddwa.defences.chain import Defences
 from feddwa.engine import Engine, Settings, keys
-from feddwa.engine.engine import Metric
 from feddwa.engine.network import Loss, frozen, head_name, trainable
 from feddwa.engine.rows import digest
 from feddwa.engine.trial import try_training
@@ -32,19 +33,18 @@ from feddwa.federation import Federation
 from feddwa.fit import (
     check_answers,
     check_central,
-    check_single_samples,
-    check_targets_left,
+    check_clients,
+    check_targets,
     check_trainable,
     check_validation,
     try_batch,
 )
-from feddwa.plugins import LOSSES, METRICS, by_owners, metric_of
+from feddwa.plugins import LOSSES, by_owners
 from feddwa.recipe import check_recipe, settings_of
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
-FEW_CLASSES = 10  # of more classes each must have two samples on average
 FEWEST = 20, 5  # training and test samples that a client should have
 
 
@@ -55,36 +55,15 @@ def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
 
 def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Dataset:
     """Load the data that a configuration names."""
-    dataset = sources.load(config.dataset, config.data_dir, config, tell)
+    return with_targets(config, sources.load(config.dataset, config.data_dir, config, tell))
+
+
+def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The data with targets as the loss of a configuration takes them; raises where they cannot be meant so."""
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
     check_targets(config, dataset)
     return dataset
-
-
-def check_targets(config: RunConfig, dataset: Dataset) -> None:
-    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
-    where, rows = f"dataset {dataset.name}", len(dataset.y)
-    if dataset.classes == 1:
-        name = " ".join(dataset.class_names)
-        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
-    if config.loss == "bce":
-        refuse_padding(dataset)
-    if config.loss is not None:
-        return
-    if is_one_hot(dataset.y):
-        raise InputError(
-            f"{where}: its targets are rows of {dataset.y.shape[1]} with a single 1; give class numbers, y.argmax(1), "
-            "or with --loss say what learns such rows"
-        )
-    if not dataset.classes or dataset.y.ndim > 1:
-        return
-    classes = len(np.unique(dataset.y))
-    if classes > max(FEW_CLASSES, rows / 2):
-        raise InputError(
-            f"{where}: {classes:,} different labels in {rows:,} samples are no classes; --label names another column, "
-            "--loss mse learns numbers as such, --loss cross-entropy takes them as classes all the same"
-        )
 
 
 def divided(config: RunConfig, dataset: Dataset) -> Task:
@@ -93,7 +72,14 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
     assert config.partition is not None
     assert config.clients is not None
     parameters = config.partition_parameters()
-    return Task(dataset, partitions.make(config.partition, parameters, dataset, config.clients, config.seed))
+    partition = partitions.make(config.partition, parameters, dataset, config.clients, config.seed)
+    partition = partitions.held_out(partition, config.clients - (config.members or 0), config.seed)
+    return Task(dataset, partition, Attackers(config.seed, len(partition.train), config.make_attacks()).poison)
+
+
+def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
+    """Loaded data as each seed divides them."""
+    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
 def settled(config: Config, dataset: Dataset) -> Config:
@@ -148,7 +134,7 @@ def in_words(config: RunConfig, task: Task) -> str:
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
     told = f"the data's owners: {', '.join(names)}{more}" if owned else "no owners in the data"
-    return f"{config.dataset}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
+    return f"{task.name}: partition {config.partition}, {counted(task.clients, 'client')} ({told})"
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -189,11 +175,6 @@ def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
     return found
 
 
-def metrics_of(config: RunConfig) -> dict[str, Metric]:
-    """Name -> function of the metrics of a run."""
-    return {name: METRICS.find(function) for name, function in map(metric_of, config.metrics)}
-
-
 def make_engine(config: RunConfig, task: Task) -> Engine:
     """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
     config = fitted(config, inputs_of(task.dataset))
@@ -215,7 +196,8 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
     )
     check_recipe(config, task.dataset, engine)
     programs = task.keep(("programs", program_kind(config, engine)), dict)
-    tensor_cores, metrics = config.dtype == "tf32", metrics_of(config)
+    tensor_cores, classes = config.dtype == "tf32", task.dataset.classes if task.dataset.y.ndim == 1 else 0
+    metrics = scoring.metrics_of(config.metrics, classes)
     engine = dataclasses.replace(engine, tensor_cores=tensor_cores, programs=programs, metrics=metrics)
     return tried(config, engine)
 
@@ -238,16 +220,15 @@ def program_kind(config: RunConfig, engine: Engine) -> object:
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
     """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
-    check_single_samples(engine)
-    check_targets_left(engine)
+    check_clients(engine)
     check_validation(config, engine)
     algorithm = algorithm or config.make_algorithm()
     check_central(config, engine, algorithm)
     most = f"at most {engine.data.clients}, the number of clients"
     require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
-    faults, every = Faults.parse(config.fault), config.eval_every
-    return Federation(algorithm, engine, *options, faults, eval_every=every, eval_clients=config.eval_clients)
+    robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
+    return Federation(algorithm, engine, *options, *robust, config.eval_every, config.eval_clients)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:
@@ -286,6 +267,9 @@ def engine_on(
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))
     data = federate(task.dataset, task.partition, device, samples)
+    if task.poison is not None:
+        poison = task.poison
+        data = task.keep(("poisoned", device), lambda: poison(data))
     if central:
         if task.partition.turns is not None or task.partition.relabel is not None:
             what = "turns clients' images" if task.partition.turns is not None else "renames clients' classes"

@@ -46,9 +46,12 @@ class Entry:
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model", "partition", "loss", ..."""
+    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model", "partition", "attack", ..."""
     readers: dict[str, Callable[[], dict[str, Entry]]] = {
-        "algorithm": _algorithms, "dataset": _datasets, "model": _models, "partition": _partitions,
+        "algorithm": _algorithms, "dataset": _datasets, "model": _models,
+        "partition": functools.partial(_of_table, "data/partition.py", "PARTITIONS", "data/schemes"),
+        "attack": functools.partial(_of_table, "attacks/__init__.py", "ATTACKS", "attacks"),
+        "defence": functools.partial(_of_table, "defences/__init__.py", "DEFENCES", "defences"),
         "loss": functools.partial(_functions, "LOSSES"), "metric": functools.partial(_functions, "METRICS"),
     }  # fmt: skip
     return readers[kind]()
@@ -99,11 +102,12 @@ def _algorithms() -> dict[str, Entry]:
 
 
 @functools.cache
-def _partitions() -> dict[str, Entry]:
-    files = sorted((PACKAGE / "data" / "schemes").glob("*.py"))
+def _of_table(module: str, table: str, folder: str) -> dict[str, Entry]:
+    """The classes in a table of a module; folder: with the files in which they are."""
+    files = sorted((PACKAGE / folder).glob("*.py"))
     known = {node.name: node for file in files for node in _classes(file)}
-    table = _table(PACKAGE / "data" / "partition.py", "PARTITIONS")
-    return {name: _entry(_lineage(known[_id(value)], known), "") for name, value in table.items()}
+    named = _table(PACKAGE / module, table)
+    return {name: _entry(_lineage(known[_id(value)], known), "") for name, value in named.items()}
 
 
 @functools.cache

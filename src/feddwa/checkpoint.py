@@ -61,9 +61,9 @@ class Snapshot:
 
 def snapshot(tree: Tree) -> Snapshot:
     """Copy a tree of tensors."""
-    leaves = dict(_leaves(tree))
-    cut = {name: value.detach()[_own_memory(value)] for name, value in leaves.items()}
-    shapes = {name: list(value.shape) for name, value in leaves.items()}
+    found = dict(leaves(tree))
+    cut = {name: value.detach()[own_memory(value)] for name, value in found.items()}
+    shapes = {name: list(value.shape) for name, value in found.items()}
     copies = {name: value.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, value in cut.items()}
     return Snapshot(copies, shapes)
 
@@ -171,8 +171,8 @@ def _read(path: Path) -> Checkpoint:
         if about["version"] != VERSION:
             raise ValueError(f"is of version {about['version']}, this feddwa reads version {VERSION}")
         # Cloned: memory of the file begins anywhere, and arithmetic may round otherwise on memory that is not aligned.
-        leaves = [(name, file.get_tensor(name).clone().expand(shape)) for name, shape in about["shapes"].items()]
-    return Checkpoint(path, about["round"], _tree(leaves), about["facts"])
+        values = [(name, file.get_tensor(name).clone().expand(shape)) for name, shape in about["shapes"].items()]
+    return Checkpoint(path, about["round"], tree_of(values), about["facts"])
 
 
 def _all(directory: Path) -> list[Path]:
@@ -186,24 +186,24 @@ def _round(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def _own_memory(value: Tensor) -> tuple[slice, ...]:
+def own_memory(value: Tensor) -> tuple[slice, ...]:
     """Everything once: along an axis with stride 0 all places are the same memory."""
     return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.stride())
 
 
-def _leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Paths and tensors, in order; an empty mapping is an empty tensor at a path that ends with a slash."""
     for key, value in tree.items():
         place = path + quote(key, safe=" ")
         if isinstance(value, Tensor):
             yield place, value
         elif value:
-            yield from _leaves(value, place + "/")
+            yield from leaves(value, place + "/")
         else:
             yield place + "/", torch.zeros(0)
 
 
-def _tree(leaves: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+def tree_of(leaves: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
     """The tree of which these are the leaves."""
     tree: dict[str, Any] = {}
     for path, value in leaves:

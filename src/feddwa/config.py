@@ -5,22 +5,25 @@ What needs torch is imported where it is used, so that help and errors in option
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from feddwa import params
 from feddwa.data.catalogue import defaults_of, is_named
 from feddwa.data.options import DataOptions
-from feddwa.errors import InputError, require, unknown
+from feddwa.errors import require, unknown
 from feddwa.options.adapter import AdapterOptions
-from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.evaluation import EvaluationOptions, held_out
+from feddwa.options.robustness import RobustnessOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
 from feddwa.params import AtMost, Option, Repeats
 from feddwa.plugins import (
     ALGORITHMS,
+    ATTACKS,
     DATASETS,
+    DEFENCES,
     LOSSES,
     METRICS,
     MODELS,
@@ -33,6 +36,8 @@ from feddwa.plugins import (
 
 if TYPE_CHECKING:
     from feddwa.algorithms import Algorithm
+    from feddwa.attacks import Attack
+    from feddwa.defences import Defence
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential", "auto")
@@ -47,7 +52,7 @@ WHERE_AND_HOW = (
 
 
 @dataclass(frozen=True)
-class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOptions, DataOptions):
+class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOptions, EvaluationOptions, DataOptions):
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -73,7 +78,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
     batch_size: int | None = None
     """Local batch size, B; default: 10 for digits and own data, else 20."""
     lr: float | Literal["auto"] | None = None
-    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.03]."""
+    """Rate of local SGD, or auto: tried on the first client [paper's 0.01; digits, own data 0.1, images 0.01]."""
     loss: str | None = None
     """cross-entropy, mse, mae, huber, bce or MODULE:FUNCTION [cross-entropy for classes, mse for numbers]."""
     metrics: Annotated[tuple[str, ...], Option(metavar="NAME", flag="--metric", repeated=True)] = ()
@@ -88,8 +93,6 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
     """float32, float64, bfloat16, or tf32: float32 whose products have three digits, faster on a GPU."""
     batchnorm: str = "local"
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
-    fault: str = ""
-    """Sick, slow or hostile clients, NAME=SHARE,...: dropout, straggler, nan, shape; sign-flip, scaled, random."""
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
     checkpoint_every: int = 1
@@ -99,7 +102,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
     out: str | None = None
     """Directory to write; default: runs/<time>-<name>."""
     param: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE", repeated=True)] = ()
-    """KEY=VALUE, a hyper-parameter of the algorithm or partition; NAME.KEY=VALUE where both have it. Repeatable."""
+    """KEY=VALUE, of algorithm, partition, attack or defence; NAME.KEY=VALUE where two have it. Repeatable."""
 
     def resolved(self) -> Self:
         """The same with every default filled in and every value checked, hyper-parameters included.
@@ -131,6 +134,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         for key in ("algorithm", "dataset", "partition", "loss"):
             given[key] = given[key] and located(given[key])
         given["callbacks"] = tuple(map(located, given["callbacks"]))
+        given |= self.located_robustness()
         given["metrics"] = tuple(_located_metric(entry) for entry in given["metrics"])
         given["model"] = given["model"] and _located_model(given["model"])
         partition = given["partition"] or self.usual_partition
@@ -145,6 +149,11 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         return config
 
     @property
+    def members(self) -> int | None:
+        """The clients of the federation, all but those that are held out; None while their number is open."""
+        return None if self.clients is None else self.clients - held_out(self.holdout_clients, self.clients)
+
+    @property
     def usual_partition(self) -> str | None:
         """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
         return defaults_of(self.dataset).partition
@@ -154,13 +163,26 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         kind: type[Algorithm] = ALGORITHMS.find(self.algorithm)
         return params.build(kind, self.algorithm_parameters(), f"algorithm {label(self.algorithm)}")
 
+    def make_attacks(self) -> "tuple[tuple[Attack, float], ...]":
+        """The attacks with their parameters, and the share of the clients that each has."""
+        given = self._parameters()
+        return tuple(
+            (params.build(ATTACKS.find(name), given[label(name)], f"attack {label(name)}"), share)
+            for name, share in self.attacks.items()
+        )
+
+    def make_defences(self) -> "tuple[Defence, ...]":
+        """The defences with their parameters, in the order in which they act."""
+        given, names = self._parameters(), {label(name): DEFENCES.find(name) for name in self.defences}
+        return tuple(params.build(kind, given[name], f"defence {name}") for name, kind in names.items())
+
     def algorithm_parameters(self) -> dict[str, str]:
         """The algorithm's hyper-parameters that were given."""
-        return self._parameters()[0]
+        return self._parameters()[label(self.algorithm)]
 
     def partition_parameters(self) -> dict[str, str]:
         """The partition's hyper-parameters that were given."""
-        return self._parameters()[1]
+        return self._parameters()[label(self.partition or "")] if self.partition else {}
 
     def _check(self) -> None:
         """Raise unless names are known and numbers within their bounds."""
@@ -186,46 +208,58 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, EvaluationOpti
         known = self.lr in (None, "auto") or 0 <= float(self.lr or 0) < float("inf")
         require(known, "--lr", self.lr, "a finite number, 0 or more, or auto")
         require(0 < self.participation <= 1, "--participation", self.participation, "above 0 and at most 1")
-        nobody = self.clients is not None and self.participation * self.clients < 1 - 1e-9
-        require(not nobody, "--participation", self.participation, f"at least 1/{self.clients}: one client a round")
+        self.check_evaluation()
+        members = self.members
+        nobody = members is not None and self.participation * members < 1 - 1e-9
+        require(not nobody, "--participation", self.participation, f"at least 1/{members}: one client a round")
         require(self.checkpoint_every >= 0, "--checkpoint-every", self.checkpoint_every, "0 or more")
         require(self.seed >= 0, "--seed", self.seed, "from 0 to 2^63 - 1")
         if self.given() and DATASETS.knows(self.dataset):
             self.refuse_given(f"is about own data, and dataset {label(self.dataset)} is not read from files of yours")
         self.check_options()
-        self.check_evaluation()
         self.check_training()
         self.check_adapter()
         self.check_rounds(self.rounds, self.epochs)
-        if self.fault:
-            from feddwa.faults import Faults
-
-            faults = Faults.parse(self.fault)
-            if self.clients is not None:
-                faults.check_anybody(self.clients, int(self.participation * self.clients + 1e-9))
+        self.check_robustness(members, self.participation)
         self.check_tracking()
 
-    def _parameters(self) -> tuple[dict[str, str], dict[str, str]]:
-        """--param sorted into (algorithm's, partition's)."""
-        owners: dict[str, type] = {label(self.algorithm): ALGORITHMS.find(self.algorithm)}
-        twice = self.partition is not None and label(self.partition) in owners
-        require(not twice, "--partition", self.partition, "of another name than the algorithm, for --param's sake")
-        owners |= {} if self.partition is None else {label(self.partition): PARTITIONS.find(self.partition)}
+    def owners(self) -> dict[str, type]:
+        """Label -> class of everything whose fields --param sets: the algorithm first."""
+        hostile = [*((ATTACKS, name) for name in self.attacks), *((DEFENCES, name) for name in self.defences)]
+        names = ((ALGORITHMS, self.algorithm), (PARTITIONS, self.partition), *hostile)
+        found: dict[str, type] = {}
+        for registry, name in names:
+            if name is not None:
+                where, valid = f"--{registry.kind}", "of another name than the rest of the run, for --param's sake"
+                require(label(name) not in found, where, name, valid)
+                found[label(name)] = registry.find(name)
+        return found
+
+    def usual_parameters(self) -> set[str]:
+        """Every parameter at its default, as `param` has it."""
+        known = {owner: params.fields_of(kind) for owner, kind in self.owners().items()}
+        return {f"{owner}.{key}={usual}" for owner, own in known.items() for key, (_, usual) in own.items()}
+
+    def _parameters(self) -> dict[str, dict[str, str]]:
+        """--param by its owner."""
+        owners = self.owners()
         given: dict[str, dict[str, str]] = {owner: {} for owner in owners}
         for entry in self.param:
-            owner, key, value = _parse(entry, owners)
+            owner, key, value = params.assigned(entry, owners)
             require(key not in given[owner], "--param", entry, f"the only value of {owner}.{key}; it is given twice")
             given[owner][key] = value
-        return given[label(self.algorithm)], given.get(label(self.partition or ""), {})
+        return given
 
     def _all_parameters(self) -> Iterable[str]:
-        """Every hyper-parameter of the algorithm and of the partition, defaults included."""
+        """Every parameter of algorithm, partition, attacks and defences, defaults included."""
         parts: dict[str, object] = {label(self.algorithm): self.make_algorithm()}
         if self.partition is not None:
             from feddwa.data import partition as partitions
 
             scheme = partitions.make_scheme(self.partition, self.partition_parameters(), self.dataset)
             parts[label(self.partition)] = scheme
+        parts |= {label(name): each for name, (each, _) in zip(self.attacks, self.make_attacks(), strict=True)}
+        parts |= dict(zip(map(label, self.defences), self.make_defences(), strict=True))
         for owner, part in parts.items():
             for key in params.fields_of(type(part)):
                 yield f"{owner}.{key}={getattr(part, key)}"
@@ -235,23 +269,6 @@ def options_of(config: Any, leaving_out: Iterable[str] = ()) -> dict[str, Any]:
     """Name -> value of the fields of a configuration, without some."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in leaving_out]
     return {name: getattr(config, name) for name in names}
-
-
-def _parse(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
-    """(owner, key, value) of a --param entry."""
-    name, equals, value = entry.partition("=")
-    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
-    owner, dot, key = name.rpartition(".")
-    if dot and owner not in owners:
-        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
-    known = {name: list(params.fields_of(cls)) for name, cls in owners.items()}
-    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
-    if len(holders) > 1:
-        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
-    if not holders or key not in known[holders[0]]:
-        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
-        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
-    return holders[0], key, value
 
 
 def _located(path: str | None) -> str | None:

@@ -35,8 +35,9 @@ def from_toml(path: str | Path, kind: type[Config]) -> Config:
 
 
 def to_toml(config: RunConfig) -> str:
-    """The configuration as TOML that reads back to itself, but for `out`: a run made again goes to a new place."""
-    left_out = {"out", *params.replaced(config)}
+    """The configuration as TOML that reads back to itself, but for `out` and `workers`: a run made again goes to a new
+    place, on as many processes as are asked for then."""
+    left_out = {"out", "workers", *params.replaced(config)}
     given = {
         key: value for key, value in dataclasses.asdict(config).items() if value is not None and key not in left_out
     }

@@ -201,7 +201,7 @@ def _batchnorm(module: torch.nn.Module, description: Description, config: RunCon
 
 
 def _cohort(config: RunConfig) -> Iterator[Finding]:
-    clients = config.clients or 1
+    clients = config.members or 1
     cohort = int(config.participation * clients + 1e-9)
     if cohort < clients:
         yield Finding("note", f"{cohort} of {clients} clients take part in a round; the others keep their models")
@@ -225,9 +225,9 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
         begun = time.perf_counter()
         rounds.append(federation.step())
         took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
-    sizes, honest = engine.data.answers("test"), federation.honest
-    lines = [metrics.round_line(each, sizes, honest) for each in rounds]
-    lines.append(metrics.final_line(federation.scores, sizes, len(rounds), honest))
+    sizes = engine.data.answers("test")
+    lines = [metrics.round_line(each, sizes) for each in rounds]
+    lines.append(metrics.final_line(federation.scores, sizes, len(rounds), federation.evaluated))
     found = went_wrong(lines, description.test_counts, finished=False, name=description.client_name)
     yield from found
     fine = ": finite numbers, no broken update" if all(each.level == "note" for each in found) else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, load_task, make_engine, make_federation, program_kind, settled
+from feddwa.build import divided, load_dataset, make_engine, program_kind, settled, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run, split_off
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -19,8 +19,9 @@ from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
 from feddwa.errors import InputError, require, unknown
 from feddwa.federation import Federation
-from feddwa.objects import named, shown
+from feddwa.objects import named
 from feddwa.params import check_alternatives
+from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
 from feddwa.results import runs
 from feddwa.results.provenance import check_same, provenance
@@ -30,6 +31,8 @@ from feddwa.seeds import FEDERATIONS, SEEDS, SeededConfig, each_seed
 from feddwa.storage import write_whole
 from feddwa.trackers import callbacks_of
 from feddwa.trained import store
+from feddwa.trained.newcomers import HeldOut
+from feddwa.workers import federation_of
 
 
 @overload
@@ -69,6 +72,9 @@ def run(
 
     `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
     directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
+
+    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
+    decided (partition, network, rate) as information.
     """
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
@@ -87,12 +93,13 @@ def run(
             runs.check_free(config.out)
         tracked = " ".join(config.track)
         require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
+        seeds = several.seeds or [config.seed]
+        tasks, first = tasks_of(config, seeds, load_dataset(config)), dataclasses.replace(config, seed=seeds[0])
+        config = rates.logged(first, tasks[first.seed])
         if several.seeds is None:
-            return run_tasks([config], [load_task(config)], [observe], written=written, callbacks=mine)[0]
+            return run_tasks([config], [tasks[config.seed]], [observe], written=written, callbacks=mine)[0]
         path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
-        tasks = tasks_of(config, several.seeds, load_dataset(config))
-        first = dataclasses.replace(config, seed=several.seeds[0])
-        return run_seeds(rates.decided(first, tasks[first.seed])[0], tasks, path, watching(observe, tasks), mine)
+        return run_seeds(config, tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
@@ -103,11 +110,6 @@ def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: Non
 def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observer]:
     """For each of several seeds an observer that tells which it is of."""
     return [partial(observe, seed=seed) for seed in seeds]
-
-
-def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
-    """Loaded data as each seed divides them."""
-    return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
 def run_seeds(
@@ -141,20 +143,21 @@ def run_tasks(
 ) -> list[Result]:
     """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
 
-    Networks whose frozen parameters differ run one after another. Those that are `begun` go on from the last checkpoint
-    in their directory. observers: of the first runs, as many as there are. written: whether there are run directories.
-    callbacks: of all runs, besides those that configurations name.
+    Networks whose frozen parameters differ run one after another, and so do runs whose clients are divided among ranks.
+    Those that are `begun` go on from the last checkpoint in their directory. observers: of the first runs, as many as
+    there are. written: whether there are run directories. callbacks: of all, besides those that configurations name.
     """
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
     pairs = [
-        (rates.chosen(settled(dataclasses.replace(config, clients=task.clients), task.dataset), task), task)
+        (rates.chosen(settled(dataclasses.replace(config, clients=task.partition.everybody), task.dataset), task), task)
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
     kinds = {program_kind(config, engine) for (config, _), engine in zip(pairs, engines, strict=True)}
     watching = [*observers, *[lambda line: None] * (len(pairs) - len(observers))]
-    if len(pairs) == 1 or any(engine.sequential for engine in engines) or len(kinds) > 1:
+    alone = len(pairs) == 1 or len(kinds) > 1 or CURRENT.get() is not None
+    if alone or any(engine.sequential for engine in engines):
         return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
     samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
@@ -170,31 +173,32 @@ def run_tasks(
 def _run(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    federation = make_federation(config, engine)
+    source = _rounds(config, task, engine)
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
-        return _finish(config, federation, task, observe, callbacks, directory)
+        return _finish(config, source, task, observe, callbacks, directory)
 
 
 def _run_unwritten(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    return _finish(config, make_federation(config, engine), task, observe, callbacks)
+    return _finish(config, _rounds(config, task, engine), task, observe, callbacks)
 
 
 def _resume(
     config: RunConfig, task: Task, engine: Engine, observe: Observer, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    path, federation, facts = Path(str(config.out)), make_federation(config, engine), provenance(config, task)
+    path, facts = Path(str(config.out)), provenance(config, task)
     if (path / runs.RECORD).exists():
         runs.check_sums(path)  # before anything is read: what has changed is named as such
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
+    source = _rounds(config, task, engine)
     with runs.RunDirectory.reopen(config, facts) as directory:
-        past = directory.rewind(_restore(federation, path, facts))
-        return _finish(config, federation, task, observe, callbacks, directory, past)
+        past = directory.rewind(_restore(source.federation, path, facts))
+        return _finish(config, source, task, observe, callbacks, directory, past)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
@@ -206,7 +210,8 @@ def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str
     trained = None if card.missing else store.read(path).in_memory()
     models, buffers = ({}, {}) if trained is None else trained.parts()
     lines, weights = runs.read_lines(path / runs.METRICS), read_weights(path)
-    return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained)
+    newcomers = content.get("newcomers")
+    return Result(content["summary"], lines, weights, models, buffers, task.partition, str(path), trained, newcomers)
 
 
 def resume(
@@ -261,15 +266,15 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
     return found
 
 
-def _names(config: RunConfig, engine: Engine) -> dict[str, Any]:
-    """The names in a summary, and how many runs in lockstep shared its seconds, where there were several."""
-    names = {name: shown(getattr(config, name)) for name in ("algorithm", "dataset", "partition", "model")}
-    return names | ({"lockstep": engine.lockstep} if engine.lockstep > 1 else {})
+def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
+    """The rounds of a run before the first one, and who is served after the last."""
+    held_out = HeldOut.of(config, engine, task)
+    return SimulatedRounds(federation_of(config, task, engine), store.card_of(config, task.dataset, engine), held_out)
 
 
 def _finish(
     config: RunConfig,
-    federation: Federation,
+    source: SimulatedRounds,
     task: Task,
     observe: Observer,
     callbacks: Sequence[Callback],
@@ -277,13 +282,9 @@ def _finish(
     past: runs.Past = runs.NEW,
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
-    engine, data = federation.engine, federation.engine.data
-    names = {**_names(config, engine), "clients": data.clients, "seed": engine.seed}
-    card = store.card_of(config, task.dataset, engine)
-    source, rounds = SimulatedRounds(federation, card), config.rounds or 0
+    names, device, rounds = source.names(config), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
-    found = record(source, rounds, names, data.device, observe, directory, past, config.early_stop, told)
-    models, buffers = found.trained.parts()
-    where = None if path is None else str(path)
-    return Result(found.summary, found.lines, found.weights, models, buffers, task.partition, where, found.trained)
+    found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)
+    came_out = found.summary, found.lines, found.weights, *found.trained.parts(), task.partition
+    return Result(*came_out, None if path is None else str(path), found.trained, source.newcomers)

@@ -8,11 +8,14 @@ from torch import Tensor
 
 from feddwa import updates
 from feddwa.algorithms import Algorithm, Info
+from feddwa.attacks.attackers import Attackers, Shares
+from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys, map_scores
 from feddwa.engine.evaluate import spread, unknown
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
+from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
 
@@ -41,9 +44,12 @@ class Federation:
     chunk: int | None = None  # clients trained together; None = as many as fit into memory
     batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
     faults: Faults = HEALTHY
+    attacks: Shares = ()  # attacks and the share of the clients that each has
+    defences: Defences = UNDEFENDED
     eval_every: int = 1  # rounds from one evaluation to the next
     eval_clients: int | None = None  # clients that are evaluated then; None = all
     round: int = 0  # finished rounds
+    attackers: Attackers = field(init=False)
     server: ServerState = field(init=False)
     memory: Memory = field(init=False)  # (N, ...) of every client
     scores: Scores = field(init=False)  # (N,) of the personalised models as they are now, NaN where not evaluated
@@ -51,7 +57,10 @@ class Federation:
 
     def __post_init__(self) -> None:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
-        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm)
+        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm, self.defences)
+        self.attackers = Attackers(self.engine.seed, self.clients, self.attacks)
+        if self.engine.ranks is not None:
+            self.client_side = ShardedClientSide(**vars(side), ranks=self.engine.ranks)
         problem, buffers = problem_of(self.engine), self.engine.initial()[1]
         self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
         self._evaluate(self._due())
@@ -91,7 +100,8 @@ class Federation:
         download, memory = self.server_side.download(self.server, cohort), take_parts(self.memory, cohort.ids)
         upload, memory, costs.flops = self.client_side.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
-        return self.faults.sent(self.engine.seed, cohort, self.clients, download, upload), memory
+        upload = self.attackers.sent(cohort, download, upload, self.algorithm.updates)
+        return self.faults.sent(self.engine.seed, cohort, upload), memory
 
     def _reasons(self, cohort: Cohort, upload: Message) -> list[str | None]:
         """Of every client why its update does not count; None = it does."""
@@ -142,10 +152,9 @@ class Federation:
         return self.engine.data.clients
 
     @property
-    def honest(self) -> Tensor | None:
-        """(N,) bool: who is no attacker; None where nobody is."""
-        honest = self.faults.hostile(self.engine.seed, self.clients) == 0
-        return None if honest.all() else honest
+    def honest(self) -> Tensor:
+        """(h,) the clients that do not attack, in ascending order: scores are of these alone."""
+        return self.attackers.honest
 
     @property
     def cohort_size(self) -> int:
@@ -153,14 +162,14 @@ class Federation:
         return int(self.participation * len(self.engine.data.splits["train"].sizes) + 1e-9)
 
     def evaluate_all(self) -> None:
-        """Evaluate all clients' models as they are now, unless that has been done."""
-        if len(self.evaluated) < self.clients:
-            self._evaluate(self.everybody().ids)
+        """Evaluate all honest clients' models as they are now, unless that has been done."""
+        if len(self.evaluated) < len(self.honest):
+            self._evaluate(self.honest)
 
     def _due(self) -> Tensor:
         """(k,) the clients that are evaluated after this round, in ascending order."""
         due = self.round % self.eval_every == 0
-        return to_evaluate(self.engine.seed, self.clients, self.eval_clients if due else 0)
+        return to_evaluate(self.engine.seed, self.honest, self.eval_clients if due else 0)
 
     def _evaluate(self, ids: Tensor) -> None:
         """Score the personalised models of clients (k,) as they are now."""
@@ -176,11 +185,11 @@ class Federation:
         self.scores = scores if everybody else spread(scores, ids, self.clients)
 
 
-def to_evaluate(seed: int, clients: int, count: int | None) -> Tensor:
-    """(k,) the `count` clients that are evaluated in a run, the same in every round, in ascending order; None: all."""
-    if count is None or count >= clients or not count:
-        return torch.arange(0 if count == 0 else clients)
-    return keys.sample(keys.key(seed, "evaluated"), clients, count)
+def to_evaluate(seed: int, clients: Tensor, count: int | None) -> Tensor:
+    """(k,) the `count` of these clients that are evaluated, the same in every round, in ascending order; None: all."""
+    if count is None or count >= len(clients) or not count:
+        return clients[:count]
+    return clients[keys.sample(keys.key(seed, "evaluated"), len(clients), count)]
 
 
 def _places(reasons: Sequence[str | None], wanted: Sequence[str | None]) -> Tensor:

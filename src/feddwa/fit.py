@@ -3,6 +3,7 @@
 import copy
 import warnings
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -11,10 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from feddwa import models
 from feddwa.algorithms import Algorithm
 from feddwa.config import RunConfig
-from feddwa.data.dataset import Dataset
+from feddwa.data.dataset import Dataset, refuse_padding
 from feddwa.data.federated import NetworkInput
 from feddwa.data.files import first_line
-from feddwa.data.labels import PADDING
+from feddwa.data.labels import PADDING, is_one_hot
 from feddwa.engine import Engine
 from feddwa.engine.evaluate import try_metrics
 from feddwa.engine.network import call, trainable
@@ -22,6 +23,33 @@ from feddwa.engine.score import samples_at_once
 from feddwa.errors import InputError
 from feddwa.plugins import label
 from feddwa.scoring import next_token
+
+FEW_CLASSES = 10  # of more classes each must have two samples on average
+
+
+def check_targets(config: RunConfig, dataset: Dataset) -> None:
+    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
+    where, rows = f"dataset {dataset.name}", len(dataset.y)
+    if dataset.classes == 1:
+        name = " ".join(dataset.class_names)
+        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
+    if config.loss == "bce":
+        refuse_padding(dataset)
+    if config.loss is not None:
+        return
+    if is_one_hot(dataset.y):
+        raise InputError(
+            f"{where}: its targets are rows of {dataset.y.shape[1]} with a single 1; give class numbers, y.argmax(1), "
+            "or with --loss say what learns such rows"
+        )
+    if not dataset.classes or dataset.y.ndim > 1:
+        return
+    classes = len(np.unique(dataset.y))
+    if classes > max(FEW_CLASSES, rows / 2):
+        raise InputError(
+            f"{where}: {classes:,} different labels in {rows:,} samples are no classes; --label names another column, "
+            "--loss mse learns numbers as such, --loss cross-entropy takes them as classes all the same"
+        )
 
 
 def check_answers(config: RunConfig, dataset: Dataset) -> None:
@@ -77,6 +105,12 @@ def _in_words(x: NetworkInput) -> str:
     if isinstance(x, torch.Tensor):
         return f"{x.dtype} samples {tuple(x.shape[1:])}"
     return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
+
+
+def check_clients(engine: Engine) -> None:
+    """Every client must have what it can train on and be tested with."""
+    check_single_samples(engine)
+    check_targets_left(engine)
 
 
 def check_single_samples(engine: Engine) -> None:

@@ -5,6 +5,8 @@ of parameters, so that nothing of the size of a stack is ever allocated besides 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -160,20 +162,6 @@ def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
     return torch.zeros_like(distances).scatter_(1, nearest, inverse / inverse.sum(1, keepdim=True))
 
 
-def project_to_simplex(points: Tensor) -> Tensor:
-    """The nearest point of {x >= 0, sum x = 1} to every row of points (k, n): max(point - t, 0), in float64.
-
-    The larger entries stay positive: as many of them, c, as t = (their sum - 1) / c leaves so.
-    """
-    points = points.double()
-    points = points - points.max(1, keepdim=True).values  # moves no projection, and keeps the digits of large entries
-    ordered = points.sort(dim=1, descending=True).values
-    counts = torch.arange(1, points.shape[1] + 1, device=points.device)
-    thresholds = (ordered.cumsum(1) - 1) / counts
-    kept = (ordered > thresholds).sum(1, keepdim=True)
-    return (points - thresholds.gather(1, kept - 1)).clamp(min=0)
-
-
 def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
     """P (m, m): the weight of client j's local model in client i's next personalised model (FedDWA, Eq. 15 and top-K).
 
@@ -187,12 +175,33 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
 
 
 def mix(weights: Tensor, stack: Stack) -> Stack:
-    """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8)."""
+    """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8).
+
+    Where a server mixes under a defence (`mixing_by`), another mean of every row.
+    """
+    return _MEAN.get()(weights, stack)
+
+
+def weighted_mean(weights: Tensor, stack: Stack) -> Stack:
+    """The plain sum of `mix`, whatever the defence."""
     weights = weights.double()
     book(weights.shape[0], weights.shape[1], stack)
     return {
         name: value.reshape(len(weights), *stack[name].shape[1:]) for name, value in _mix(weights, _flat(stack)).items()
     }
+
+
+_MEAN: ContextVar[Callable[[Tensor, Stack], Stack]] = ContextVar("mean", default=weighted_mean)
+
+
+@contextmanager
+def mixing_by(mean: Callable[[Tensor, Stack], Stack]) -> Iterator[None]:
+    """Let `mix` take another mean, of the same form, in the enclosed work."""
+    token = _MEAN.set(mean)
+    try:
+        yield
+    finally:
+        _MEAN.reset(token)
 
 
 @jointly

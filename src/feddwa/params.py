@@ -15,7 +15,7 @@ import re
 import types
 import typing
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -132,6 +132,36 @@ def typed(field: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(plain) is tuple:
         return tuple(typed(field, item, item_of(plain)) for item in value)
     return plain(value) if plain in (int, float) else value
+
+
+def assigned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
+    """(owner, key, value) of a --param entry; owners: label -> class of all whose fields it may set."""
+    name, equals, value = entry.partition("=")
+    require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
+    owner, dot, key = name.rpartition(".")
+    if dot and owner not in owners:
+        raise InputError(f"--param {entry}: {owner} is not part of this run; valid: {', '.join(owners)}")
+    known = {name: list(fields_of(cls)) for name, cls in owners.items()}
+    holders = [owner] if dot else [name for name, keys in known.items() if key in keys]
+    if len(holders) > 1:
+        raise InputError(f"--param {entry}: {' and '.join(holders)} both have it; write {holders[0]}.{key}=...")
+    if not holders or key not in known[holders[0]]:
+        valid = "; ".join(f"{name}: {', '.join(keys) or 'none'}" for name, keys in known.items())
+        raise InputError(f"--param {key}: no such hyper-parameter; valid for {valid}")
+    return holders[0], key, value
+
+
+def shares(option: str, text: str, check: Callable[[str], None]) -> dict[str, float]:
+    """Name -> share, from 0 to 1, of "NAME=SHARE,..."; check: raises where there is no such name."""
+    found: dict[str, float] = {}
+    for entry in text.split(",") if text else []:
+        name, _, value = (part.strip() for part in (entry if "=" in entry else f"{entry}=").rpartition("="))
+        check(name)
+        share = typed(f"{option} {name}", parse(value, float), float)
+        require(0 <= share <= 1, f"{option} {name}", share, "from 0 to 1")
+        require(name not in found, f"{option} {name}", text, "given once")
+        found[name] = share
+    return found
 
 
 def check(values: Any) -> None:

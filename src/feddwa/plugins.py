@@ -1,4 +1,4 @@
-"""Algorithms, networks, partitions and datasets by name, wherever their code is.
+"""Algorithms, networks, partitions, datasets, attacks, defences by name, wherever their code is.
 
     fedavg                   a name of this package
     ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from feddwa.built_in import entries
-from feddwa.errors import InputError, one_line, unknown
+from feddwa.errors import InputError, one_line, shown, unknown
 
 LIBRARIES = ("torchvision", "timm", "hf")  # that have networks by name, see feddwa.models.libraries
 HUB = "hf:"  # before the name of a repository of the Hugging Face hub
@@ -110,13 +110,15 @@ MODELS = Registry("model", "feddwa.models")
 PARTITIONS = Registry("partition", "feddwa.data.partition")  # classes
 LOSSES = Registry("loss", "feddwa.scoring", "losses")  # functions of outputs and targets
 METRICS = Registry("metric", "feddwa.scoring")
+ATTACKS = Registry("attack", "feddwa.attacks")  # classes
+DEFENCES = Registry("defence", "feddwa.defences")
 
 
 def check_dataset(name: str) -> None:
     """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
-    if not (DATASETS.knows(name) or name.startswith(HUB) or (name and Path(name).exists())):
-        valid = ", ".join(DATASETS)
-        raise InputError(f"--dataset: unknown name {name!r}, and no such file or folder; valid: {valid}, or a path")
+    if not (DATASETS.knows(name) or name.startswith(HUB) or (name and os.path.exists(name))):
+        valid = f"{', '.join(DATASETS)}, or a path"
+        raise InputError(f"--dataset: unknown name {shown(name)}, and no such file or folder; valid: {valid}")
 
 
 def metric_of(entry: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ every algorithm alike. Test data are not looked at. The same seed gives the same
 import copy
 import dataclasses
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from feddwa.options.training import TrainingOptions
 from feddwa.storage import write_whole
 
 Config = TypeVar("Config", bound=RunConfig)
+log = logging.getLogger(__name__)
 
 RATES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 STEPS, EPOCHS = 100, 10  # of a rate at most, whichever is less
@@ -61,6 +63,15 @@ def decided(given: Config, task: Task) -> tuple[Config, list[str]]:
     if known.lr == "auto":
         lines.append(search(known, task).in_words())
     return chosen(known, task), lines
+
+
+def logged(given: Config, task: Task) -> Config:
+    """The configuration of `decided`; logged are what was done to the data, and what they have decided."""
+    known, lines = decided(given, task)
+    for level, texts in ((logging.WARNING, task.notes), (logging.INFO, lines)):
+        for text in texts:
+            log.log(level, "%s", text)
+    return known
 
 
 def chosen(config: Config, task: Task) -> Config:

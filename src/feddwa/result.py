@@ -27,6 +27,7 @@ class Result:
     partition: Partition
     path: str | None = None  # the run directory
     trained: TrainedModels | None = None  # None where a finished run was made without storing its models
+    newcomers: Mapping[str, Any] | None = None  # of held-out clients, each: what record.json has; None: there are none
 
     def model(self, client: str | int) -> nn.Module:
         """A client's trained network, by the client's name or number: in evaluation mode, on the CPU.

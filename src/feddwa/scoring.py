@@ -1,11 +1,13 @@
 """Losses and metrics by name: functions of a network's outputs and of the targets.
 
 A loss gives the mean over a batch as a tensor that can be differentiated. A metric is given all test samples of one
-client, as tensors on the CPU, and gives a number; NaN where it is not defined for them.
+client, as tensors on the CPU, and gives a number; NaN where it is not defined for them. `per-class` stands for a metric
+of each class: `metrics_of` makes them.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
+from feddwa import plugins
 from feddwa.data.labels import PADDING
+from feddwa.errors import InputError
 from feddwa.plugins import Unfit, check_arguments
 
 ARGUMENTS = ("outputs", "targets")
@@ -81,6 +85,16 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     confusion = _confusion(outputs, targets)
     present = confusion.sum(1) > 0
     return float(100 * (confusion.diagonal()[present] / confusion.sum(1)[present]).mean())
+
+
+def per_class(outputs: Tensor, targets: Tensor, number: int) -> float:
+    """Share of right answers among the client's samples of a class, in percent: for every class a metric of its own.
+
+    Not defined for a client that has no sample of class `number`. Scores that are no numbers are no answer.
+    """
+    _check_classes(outputs, targets)
+    scores = outputs[targets == number]
+    return float(100 * ((scores.argmax(1) == number) & ~scores.isnan().any(1)).double().mean())
 
 
 def token_accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -151,9 +165,10 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 BINS = 15  # of `ece`
 NUMERIC = ("mse", "mae", "huber")  # losses for which targets are numbers, also where they look like classes
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+METRICS: dict[str, Callable[..., float]] = {
     "macro-f1": macro_f1,
     "balanced-accuracy": balanced_accuracy,
+    "per-class": per_class,
     "auc-macro": auc_macro,
     "auc-micro": auc_micro,
     "ece": ece,
@@ -163,6 +178,23 @@ METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "token-accuracy": token_accuracy,
     "perplexity": perplexity,
 }
+
+
+def metrics_of(entries: Iterable[str], classes: int) -> dict[str, Callable[[Tensor, Tensor], Any]]:
+    """Name -> function of the metrics that `--metric` names; classes: 0 where samples are not of one class each.
+
+    `per-class` stands for a metric of every class, "per-class 0", ...; no other metric has a space in its name.
+    """
+    found: dict[str, Callable[[Tensor, Tensor], Any]] = {}
+    for name, function in map(plugins.metric_of, entries):
+        metric = plugins.METRICS.find(function)
+        if metric is not per_class:
+            found[name] = metric
+        elif classes:
+            found |= {f"{name} {number}": partial(per_class, number=number) for number in range(classes)}
+        else:
+            raise InputError(f"--metric {name}: needs data whose samples are of one class each, which these are not")
+    return found
 
 
 def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,10 +214,15 @@ def _tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return outputs[present], targets[present]
 
 
+def _check_classes(outputs: Tensor, targets: Tensor, fewest: int = 1) -> None:
+    """Raise unless these are scores of so many classes at least, and class labels."""
+    if outputs.ndim != 2 or outputs.shape[1] < fewest or targets.ndim != 1 or targets.is_floating_point():
+        raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
+
+
 def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
     """(C, C) float64: samples by class, and by the class that was found."""
-    if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
-        raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
+    _check_classes(outputs, targets)
     classes = outputs.shape[1]
     counts = torch.bincount(targets * classes + outputs.argmax(1), minlength=classes * classes)
     return counts.reshape(classes, classes).double()
@@ -193,8 +230,7 @@ def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _one_hot(outputs: Tensor, targets: Tensor) -> Tensor:
     """(n, C) bool: of every sample its class."""
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or targets.ndim != 1 or targets.is_floating_point():
-        raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
+    _check_classes(outputs, targets, fewest=2)
     return F.one_hot(targets, outputs.shape[1]).bool()
 
 

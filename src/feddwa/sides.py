@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
-from feddwa.data.federated import CENTRAL, HELD_OUT
+from feddwa.data.federated import CENTRAL, HELD_OUT, TRIGGERED
+from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import (
     Cohort,
     Engine,
@@ -150,7 +151,11 @@ class ClientSide:
             own = take_parts(upload, places), take_parts(memory, places)
             return spread(self.trained_scores(ids[places], round, *own, evaluated), places, len(ids))
         model = self.batchnorm.complete(self.algorithm.trained(upload, memory), memory)
-        return self._evaluate(ids, model, memory["buffers"], f"after training of round {round}", ("validation",))
+        return self.scores_after(ids, round, model, memory["buffers"])
+
+    def scores_after(self, ids: Tensor, round: int, model: Stack, buffers: Stack) -> Scores:
+        """Scores (m,) of models as local training has left them."""
+        return self._evaluate(ids, model, buffers, f"after training of round {round}", ("validation",))
 
     def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
@@ -192,6 +197,8 @@ class ClientSide:
                 rows = torch.arange(1 if self.algorithm.global_model else len(ids))
                 own = score(take(model, rows), take(buffers, rows), ids[rows], CENTRAL)
                 found = found._replace(central=map_scores(lambda values: values.expand(len(ids)), own))
+            if "triggered" in parts and TRIGGERED in self.engine.data.splits:
+                found = found._replace(triggered=score(model, buffers, ids, TRIGGERED))
             return found
         except MetricError as error:
             raise InputError(f"{error}, {when}") from error.__cause__
@@ -199,7 +206,7 @@ class ClientSide:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The names of the scores of personalised models in this run."""
-        there = {"validation": HELD_OUT, "central": CENTRAL}
+        there = {"validation": HELD_OUT, "central": CENTRAL, "triggered": TRIGGERED}
         parts = [part for part in PARTS if there[part] in self.engine.data.splits]
         return score_names(self.engine.metrics, parts)
 
@@ -223,6 +230,7 @@ class ServerSide:
 
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
+    defences: Defences = UNDEFENDED
 
     def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
@@ -234,6 +242,13 @@ class ServerSide:
 
     def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
+        if not self.defences.chain:
+            return self._advance(state, cohort, upload)
+        upload = self.defences.filtered(upload, self.download(state, cohort), self.algorithm.updates)
+        with self.defences.at_work(self.algorithm, upload):
+            return self._advance(state, cohort, upload)
+
+    def _advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         new, info = self._checked(cohort).server(state, cohort, upload)
         return self.batchnorm.collect(state, new, cohort, upload), info
 

@@ -1,4 +1,4 @@
-"""Which updates the server accepts: those with the expected signature and finite numbers.
+"""What is sent to the server: which of it is accepted, and what it began from.
 
 Every update is checked before the server computes with it, so that a diverged or broken client cannot change another
 client's model. Simulator and Flower use the same checks. A client whose update is refused keeps the state that it had
@@ -6,11 +6,12 @@ before the round.
 """
 
 import functools
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from feddwa.engine import Message
+from feddwa.engine import Message, Stack
 from feddwa.engine.fast.joint import jointly
 from feddwa.engine.rows import tensors
 
@@ -32,6 +33,16 @@ def mismatch(expected: Signature, found: Signature) -> str | None:
         return None
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     return f"{wrong[0]!r} missing, unasked for, or of another shape or type"[:200] if wrong else None
+
+
+def origin(part: str, rows: Stack, download: Message, differences: Collection[str]) -> Stack:
+    """Where the values of a part of the uploads (m, *shape) began: those of the download, as far as it has them.
+
+    They are in the part of the same name, else in "model", under the same name and in the same shape (the length of a
+    tensor may have the name of that tensor). differences: parts that are no models but differences of some.
+    """
+    known = {} if part in differences else download.get(part, download.get("model", {}))
+    return {name: known[name] for name, value in rows.items() if name in known and known[name].shape == value.shape}
 
 
 def finite(message: Message, clients: int) -> Tensor:

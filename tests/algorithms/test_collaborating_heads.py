@@ -10,11 +10,10 @@ from torch import nn
 from feddwa.algorithms import FedAvg, FedPAC, FedRep
 from feddwa.algorithms import fedpac as module
 from feddwa.algorithms.fedpac import Aligned
-from feddwa.algorithms.simplex import combinations, least_on_simplex
+from feddwa.algorithms.simplex import combinations, least_on_simplex, project_to_simplex
 from feddwa.data.federated import Batch
 from feddwa.engine.network import FunctionalClient
 from feddwa.errors import InputError
-from feddwa.mixing import project_to_simplex
 from feddwa.sides import problem_of
 from tests.algorithms.conftest import after, difference, federation, models
 from tests.conftest import conv_net, plain_net, small_data

@@ -142,7 +142,7 @@ def test_feddbe_begins_with_a_round_of_fedavg_even_if_the_first_is_a_pause():
     begun, fedavg = (run(each, 1) for each in (FedDBE(5.0), FedAvg()))
     assert equal(shared(begun), shared(fedavg))
     assert difference(shared(run(FedDBE(0.0), 2)), shared(run(FedAvg(), 2))) > 1e-6
-    paused = run(FedDBE(), 1, faults=Faults.parse("dropout=1.0"))
+    paused = run(FedDBE(), 1, faults=Faults(dropout=1.0))
     assert not paused.server["start"]["done"]
     paused.faults = HEALTHY
     after(paused, 1)

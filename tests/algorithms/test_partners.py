@@ -10,11 +10,11 @@ import feddwa
 from feddwa.algorithms import IFCA, FedALA, FedAvg, Local, PFedGraph
 from feddwa.algorithms.ifca import permuted
 from feddwa.algorithms.pfedgraph import Leaning
+from feddwa.algorithms.simplex import project_to_simplex
 from feddwa.data.federated import Batch
 from feddwa.engine.network import FunctionalClient, descend
 from feddwa.engine.rows import only
 from feddwa.errors import InputError
-from feddwa.mixing import project_to_simplex
 from feddwa.sides import problem_of
 from tests.algorithms.conftest import after, difference, equal, federation
 from tests.conftest import conv_net, map_state, plain_net, small_data

@@ -118,6 +118,21 @@ def test_a_run_tells_what_was_done_to_the_data_and_is_resumed_with_its_options(c
     assert feddwa.resume("run").partition.client_names == ("clinic-0", "clinic-1", "clinic-2")
 
 
+@pytest.mark.parametrize("seeds", [None, (0, 1)])
+def test_python_is_told_what_the_command_prints(clinics, capsys, caplog, seeds):
+    """What was done to the data by a warning, which Python shows; what was chosen by information, on request."""
+    status, printed, _ = call(capsys, "run", *clinics, "--rounds", "1", "--out", "shell")
+    assert status == 0
+    stored = from_toml("shell/config.toml", RunConfig)
+    given = {name: getattr(stored, name) for name in ("dataset", "label", "client", "impute", "min_samples")}
+    caplog.set_level("INFO", "feddwa")
+    feddwa.run(**given, rounds=1, out=False, seeds=seeds)
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.startswith("feddwa")]
+    assert [level for level, _ in lines] == ["WARNING"] * 4 + ["INFO"] * 2
+    assert printed.splitlines()[:6] == [text for _, text in lines]
+    assert lines[-1][1] == "network mlp, batch size 10, rate 0.1 (for features (3,))"
+
+
 @pytest.mark.parametrize("command", ["partition", "doctor", "compare"])
 def test_other_commands_take_them_and_tell_as_well(clinics, capsys, command):
     further = {"compare": ("--algorithms", "local", "--rounds", "1", "--model", "linear", "--out", "c"),

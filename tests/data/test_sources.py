@@ -194,7 +194,10 @@ def test_a_wrong_label_column_an_image_of_another_size_and_other_classes_are_nam
 
 def test_a_name_that_is_none_and_a_folder_that_is_none():
     refuses("cifar", "unknown name 'cifar'", "valid: digits, emnist", "cifar10")
-    refuses("cifar10", "--data-dir: no folder /nowhere", data_dir="/nowhere")
+    refuses("cifar10", "--data-dir: no folder '/nowhere'", data_dir="/nowhere")
+    for name in ("d" * 300, "d" * 5000, f"{'d' * 300}.npz", "a\0b"):  # that no file can have
+        refuses(name, "unknown name", "and no such file or folder")
+        refuses("cifar10", "--data-dir: no folder", data_dir=name)
 
 
 def test_when_nothing_is_found_the_error_says_what_was_tried_and_what_to_do(tmp_path, monkeypatch):

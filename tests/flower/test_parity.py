@@ -22,6 +22,7 @@ from tests.test_frozen import frozen_body
 SAME = (
     "round", "before", "after", "loss_before", "loss_after", "participants", "bytes_up", "bytes_down", "flops",
     "server_flops", "evaluated", "validation", "validation_after", "loss_validation", "loss_validation_after",
+    "metrics_before", "metrics_after", "metrics_validation",
 )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def test_every_algorithm_is_the_simulators(tmp_path, algorithm):
 def test_evaluation_of_some_rounds_and_clients_is_the_simulators(tmp_path, algorithm):
     """FedRoD's messages to train with are others than those to evaluate with."""
     options = {"algorithm": algorithm, "clients": 4, "rounds": 4, "participation": 0.5, "validation": 0.2}
-    options |= {"eval_every": 2, "eval_clients": 2, "batch_size": 40}
+    options |= {"eval_every": 2, "eval_clients": 2, "batch_size": 40, "metrics": ("per-class",)}
     lines, models, _ = federated(tmp_path, 2, **options)
     reference = run(**options, out=str(tmp_path / "simulated"))
     same_lines(lines, reference.metrics)
@@ -110,6 +111,18 @@ def test_a_recipe_of_training_is_the_simulators(tmp_path, algorithm):
     options = {"algorithm": algorithm, "clients": 6, "rounds": 3, "participation": 0.5, "dtype": "float64"}
     lines, models, _ = federated(tmp_path, 3, **options, **own, **batches)
     reference = run(**options, **own, **batches, out=str(tmp_path / "simulated"))
+    same_lines(lines, reference.metrics)
+    same_models(models, {**reference.models, **reference.buffers}, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "defence"), [("fedavg", "clip,trimmed-mean"), ("feddwa_plus", "geometric-median")]
+)
+def test_a_defence_is_the_simulators(tmp_path, algorithm, defence):
+    """It acts on the server side, which both have in common."""
+    options = {"algorithm": algorithm, "clients": 6, "rounds": 2, "dtype": "float64", "defence": defence}
+    lines, models, _ = federated(tmp_path, 3, **options)
+    reference = run(**options, out=str(tmp_path / "simulated"))
     same_lines(lines, reference.metrics)
     same_models(models, {**reference.models, **reference.buffers}, 1e-9)
 

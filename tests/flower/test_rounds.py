@@ -256,6 +256,11 @@ def test_sites_with_other_classes_are_refused_unless_the_run_names_them(tmp_path
     config = FlowerConfig(dataset="own", min_nodes=2, classes="cat,horse", wait=0.5).resolved()
     with pytest.raises(RuntimeError, match="the data have 1 that the run does not name"):
         Coordinator(LocalGrid(config, nodes), config).start()
+    for own in nodes.values():
+        own["data"] = str(tmp_path / "numbers.npz")
+    np.savez(tmp_path / "numbers.npz", x=np.zeros((20, 2)), y=np.linspace(0, 1, 20))
+    with pytest.raises(RuntimeError, match="the run names some, and the data's targets are numbers"):
+        Coordinator(LocalGrid(config, nodes), config).start()
 
 
 def test_a_node_refuses_what_is_not_its_own(tmp_path):

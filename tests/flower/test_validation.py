@@ -173,6 +173,18 @@ def test_one_client_that_diverges_is_dropped_alone(tmp_path):
     assert all(value.isfinite().all() for value in models.values())
 
 
+def test_huge_numbers_pass_the_check_and_a_defence_bounds_them(tmp_path):
+    """A node with 2 of 6 clients sends 1e11: finite, so it is the defence's affair."""
+    huge = upload_changed(each(lambda value: torch.full_like(value, 1e11)))
+    for defence, largest in (("", 1e12), ("clip", 10.0)):
+        options = {"algorithm": "fedavg", "defence": defence}
+        lines, models = run_with(tmp_path / (defence or "none"), huge, **options)
+        assert lines[0]["participants"] == 6
+        most = max(float(value.abs().max()) for value in models.values())
+        assert most < largest
+        assert (most > 1e9) == (defence == "")
+
+
 def test_a_reply_beyond_the_limit_is_not_looked_at(tmp_path):
     lines, _ = run_with(tmp_path, lambda _, reply: reply, max_megabytes=0.01)
     assert all(line["participants"] == 0 and "missing" in line for line in lines[:2])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from feddwa import checkpoint, experiment
+from feddwa.attacks.attackers import Attackers, Shares
 from feddwa.build import choose_device
 from feddwa.calibrate import Norms, update_norms
 from feddwa.config import RunConfig
@@ -15,6 +16,7 @@ from feddwa.data import partition as partitions
 from feddwa.data import sources
 from feddwa.data.dataset import Dataset
 from feddwa.data.task import Task
+from feddwa.options.evaluation import held_out
 from feddwa.results import content, runs, weights
 from feddwa.results.content import Content
 
@@ -81,8 +83,8 @@ def dataset(name: str, data_dir: str | None) -> Dataset:
 
 def task(config: RunConfig) -> Task:
     """The data of a run, divided as its seed has it: the same task for all methods of a column."""
-    division = config.partition, tuple(config.partition_parameters().items()), config.clients
-    return _task(config.dataset, config.data_dir, *division, config.seed)
+    division = config.partition, tuple(config.partition_parameters().items()), config.clients, config.holdout_clients
+    return _task(config.dataset, config.data_dir, *division, config.seed, config.make_attacks())
 
 
 @functools.lru_cache(maxsize=8)
@@ -92,10 +94,15 @@ def _task(
     scheme: str,
     parameters: tuple[tuple[str, str], ...],
     clients: int | None,
+    holdout_clients: float,
     seed: int,
+    attacks: Shares,
 ) -> Task:
     data = dataset(name, data_dir)
-    return Task(data, partitions.make(scheme, dict(parameters), data, clients or max(1, data.owners), seed))
+    clients = clients or max(1, data.owners)
+    partition = partitions.make(scheme, dict(parameters), data, clients, seed)
+    partition = partitions.held_out(partition, held_out(holdout_clients, clients), seed)
+    return Task(data, partition, Attackers(seed, len(partition.train), attacks).poison)
 
 
 def column_norms(config: RunConfig) -> Norms:

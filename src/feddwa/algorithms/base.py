@@ -126,7 +126,7 @@ class Algorithm:
         return self._model(upload, "client", "trained")
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
-        """A model for a client that was not in the run, trained for so many epochs of its data in all.
+        """A model for a client that was not in the run, made with at most so many epochs of its training data.
 
         trainer: of the newcomer, the one row that it has. Where a method has no way of its own: fine-tuning.
         """

@@ -55,4 +55,4 @@ class FedAvg(Algorithm):
         model, memory = others.mixed(weights)
         adapted = ", adapted to its data as every client adapts it" if self.evaluation_passes else ""
         model, memory = self.personal(trainer, {"model": model}, memory)
-        return Newcomer(model, memory, weights, f"the global model{adapted}")
+        return Newcomer(model, memory, weights, f"the global model{adapted}", spent=0)

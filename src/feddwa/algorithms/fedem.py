@@ -117,8 +117,8 @@ class FedEM(FedAvg):
         even = torch.ones_like(memory["buffers"][SHARES])
         start = with_shares(memory, even)["buffers"]
         total = trainer.sums(total_shares, {**model, **start}, memory)
-        how = "the components, in shares that fit its data; nothing is trained"
-        return Newcomer(model, with_shares(memory, total[SHARES]), weights, how)
+        how = "the components, in shares that fit its data"
+        return Newcomer(model, with_shares(memory, total[SHARES]), weights, how, spent=0)
 
 
 def with_shares(memory: Memory, total: Tensor) -> Memory:

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from feddwa.algorithms.base import Algorithm, Info, Problem
+from feddwa.algorithms.simplex import project_to_simplex
 from feddwa.data.federated import Batch
 from feddwa.engine import Cohort, Memory, Message, Model, ServerState, Trainer
 from feddwa.engine.network import Net
 from feddwa.engine.numbers import Number, times
 from feddwa.engine.rows import difference, put, repeat, take
 from feddwa.errors import require
-from feddwa.mixing import inner_products, mix, pairwise_cosines, project_to_simplex
+from feddwa.mixing import inner_products, mix, pairwise_cosines
 from feddwa.params import Tunable
 
 ALIKE = 0.9  # a cosine from which on clients count as equal

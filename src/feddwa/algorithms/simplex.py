@@ -1,4 +1,4 @@
-"""Quadratic programmes over the simplex {a >= 0, sum a = 1}: the combinations of heads in FedPAC."""
+"""The simplex {a >= 0, sum a = 1}: projections to it (pFedGraph), and quadratic programmes over it (FedPAC's heads)."""
 
 import torch
 from torch import Tensor
@@ -10,6 +10,20 @@ ROUNDING = 1e-15  # of a sum, as a share of each of its terms
 PATIENCE = 3  # exchanges of whole sets without progress, after which one entry is exchanged at a time
 LEAST = 1e-3  # of weights that count
 AT_ONCE = 1 << 24  # numbers of the quadratic forms that are in memory
+
+
+def project_to_simplex(points: Tensor) -> Tensor:
+    """The nearest point of {x >= 0, sum x = 1} to every row of points (k, n): max(point - t, 0), in float64.
+
+    The larger entries stay positive: as many of them, c, as t = (their sum - 1) / c leaves so.
+    """
+    points = points.double()
+    points = points - points.max(1, keepdim=True).values  # moves no projection, and keeps the digits of large entries
+    ordered = points.sort(dim=1, descending=True).values
+    counts = torch.arange(1, points.shape[1] + 1, device=points.device)
+    thresholds = (ordered.cumsum(1) - 1) / counts
+    kept = (ordered > thresholds).sum(1, keepdim=True)
+    return (points - thresholds.gather(1, kept - 1)).clamp(min=0)
 
 
 def combinations(means: Tensor, variances: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The command line. Exit status 0 = ok, 1 = failed, 2 = bad input, 130 = stopped by Ctrl-C."""
 
+import errno
 import io
 import sys
 import warnings
@@ -9,7 +10,8 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from feddwa import __version__
-from feddwa.errors import InputError, InputWarning, one_line
+from feddwa.cli.workers import WorkerOptions, launched, with_workers
+from feddwa.errors import InputError, InputWarning, one_line, shown
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,7 @@ def _main(argv: Sequence[str] | None) -> int:
         command = COMMANDS.get(name)
         if command is None:
             raise InputError(f"{name}: unknown command; valid: {', '.join(COMMANDS)}")
-        from feddwa.cli.parser import parse
-
-        return command.function(parse(name, command.options, arguments, (command.example, *command.more)))
+        return _on_ranks(command, arguments) if launched() else _run(command, arguments)
     except InputError as error:
         _complain(f"{error}{_notes(error)}")
         return 2
@@ -124,8 +124,38 @@ def _main(argv: Sequence[str] | None) -> int:
         _complain(f"stopped{_notes(error)}")
         return 130
     except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a GPU out of memory: no fault of the request
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _complain(f"{shown(error.filename)}: too long, no file or folder can have this name")
+            return 2
         _complain(f"failed: {error}{_notes(error)}")
         return 1
+
+
+def _run(command: Command, arguments: Sequence[str]) -> int:
+    """A command with its arguments, its work shared by as many processes as they say."""
+    from feddwa.cli.parser import parse
+
+    options: Any = parse(command.name, command.options, arguments, (command.example, *command.more))
+    if not isinstance(options, WorkerOptions):
+        return command.function(options)
+    options.check_workers()
+    with with_workers(options.workers):
+        return command.function(options)
+
+
+def _on_ranks(command: Command, arguments: Sequence[str]) -> int:
+    """The same in a process that torchrun has started: rank 0 runs the command, the others work for it."""
+    from feddwa.ranks import from_torchrun
+    from feddwa.workers import dividing, serve
+
+    ranks = from_torchrun()
+    shared = issubclass(command.options, WorkerOptions)
+    if ranks.number:
+        return serve(ranks) if shared else 0
+    if not shared:
+        raise InputError(f"{command.name}: its work is not divided among ranks; start it without torchrun")
+    with dividing(ranks):
+        return _run(command, arguments)
 
 
 def _complain(what: object) -> None:

@@ -12,16 +12,27 @@ from typing import Annotated, Any, Literal
 from feddwa.built_in import Entry, Parameter, entries, entry_of
 from feddwa.groups import KINDS, by_kind
 from feddwa.params import Option
-from feddwa.plugins import ALGORITHMS, DATASETS, LOSSES, METRICS, MODELS, PARTITIONS, Registry, resolve
+from feddwa.plugins import (
+    ALGORITHMS,
+    ATTACKS,
+    DATASETS,
+    DEFENCES,
+    LOSSES,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    Registry,
+    resolve,
+)
 
 LINE = "\n"
 REGISTRIES: dict[str, Registry] = {
-    each.plural: each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS)
+    each.plural: each for each in (ALGORITHMS, DATASETS, MODELS, PARTITIONS, LOSSES, METRICS, ATTACKS, DEFENCES)
 }
 LIBRARY_MODELS = {
     "torchvision": "takes images; a classifier of torchvision, such as torchvision:resnet18",
     "timm": "takes images; a classifier of timm, such as timm:vit_tiny_patch16_224",
-    "hf": "takes token ids; a sequence classifier of transformers: hf:FOLDER, hf:config.json or a name of the hub",
+    "hf": "takes token ids; a classifier or (every=true) language model of transformers: hf:FOLDER, hf:config.json",
 }
 UNITS = {  # of the expressions that an algorithm declares its costs by
     "m": "clients in the round",
@@ -57,7 +68,8 @@ class ListConfig:
     """List the names that options take, or tell what is known of one: hyper-parameters, traffic, cost."""
 
     what: Annotated[
-        Literal["algorithms", "datasets", "models", "partitions", "losses", "metrics"], Option(positional=True)
+        Literal["algorithms", "datasets", "models", "partitions", "losses", "metrics", "attacks", "defences"],
+        Option(positional=True),
     ]
     """What to list."""
     name: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""

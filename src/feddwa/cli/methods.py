@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from feddwa.config import RunConfig, options_of
 from feddwa.errors import InputError, require
 from feddwa.params import Option, fields_of
-from feddwa.plugins import ALGORITHMS, PARTITIONS, label, located
+from feddwa.plugins import ALGORITHMS, label, located
 from feddwa.seeds import SeededConfig
 from feddwa.tune.space import best_in
 
@@ -68,7 +68,7 @@ def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
     from feddwa.rates import decided
 
     known, lines = decided(config, task)
-    for line in (*(f"{Path(config.dataset).name}: {note}" for note in task.dataset.notes), *lines):
+    for line in (*task.notes, *lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return known
 
@@ -116,7 +116,7 @@ def filled_in(config: Several, first: RunConfig) -> Several:
 
 
 def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
-    """One configuration per algorithm; a --param goes to the algorithms that have it, one of the partition to all."""
+    """One configuration per algorithm; a --param goes to the algorithms that have it, one of what they share to all."""
     require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
     names = {label(name): located(name) for name in config.algorithms}
     labels = [label(name) for name in config.algorithms]
@@ -124,17 +124,16 @@ def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
     for name in labels:
         require(labels.count(name) == 1, "--algorithms", name, "given once")
     scheme = config.partition or config.usual_partition or "iid"  # none of own data has parameters
-    partition, shared = label(scheme), list(fields_of(PARTITIONS.find(scheme)))
+    owners = dataclasses.replace(config, algorithm=names[labels[0]], partition=scheme).owners()
+    shared = {owner: list(fields_of(kind)) for owner, kind in list(owners.items())[1:]}  # by all methods
     chosen: dict[str, list[str]] = {name: [] for name in names}
     for entry in config.param:
         owner, _, key = entry.partition("=")[0].rpartition(".")
         takers = [name for name in keys if owner in ("", name) and key in keys[name]]
-        if owner in ("", partition) and key in shared:
+        if any(owner in ("", other) and key in own for other, own in shared.items()):
             takers = list(keys)
         if not takers:
-            valid = "; ".join(
-                f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, partition: shared}.items()
-            )
+            valid = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in {**keys, **shared}.items())
             raise InputError(f"--param {entry}: no such hyper-parameter; valid for {valid}")
         for name in takers:
             chosen[name].append(entry)

@@ -16,6 +16,7 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.robustness import RobustnessOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
 from feddwa.params import Option
@@ -28,8 +29,8 @@ PLACES = {
     "out": "PATH", "data_dir": "DIR", "results": "DIR", "directory": "DIR", "spec": "FILE.toml", "config": "FILE.toml",
 }  # fmt: skip
 GROUPS: dict[str, type] = {  # of their own in the help
-    "search": TuningOptions, "training": TrainingOptions, "adapter": AdapterOptions, "evaluation": EvaluationOptions,
-    "tracking": TrackingOptions, "own data": DataOptions,
+    "search": TuningOptions, "training": TrainingOptions, "adapter": AdapterOptions, "robustness": RobustnessOptions,
+    "evaluation": EvaluationOptions, "tracking": TrackingOptions, "own data": DataOptions,
 }  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 
@@ -149,7 +150,8 @@ def parse(command: str, kind: type[Options], arguments: Sequence[str], examples:
     try:
         found, unknown = make_parser(command, kind, examples).parse_known_intermixed_args(arguments)
         if unknown:
-            valid = ", ".join(each.label for each in known if not each.mark.positional)
+            labels = [each.label for each in known if not each.mark.positional]
+            valid = ", ".join(labels) or f"none, only {' '.join(each.label for each in known)}"
             raise InputError(f"{unknown[0].partition('=')[0]}: unknown option; valid: {valid}")
         given = {each.field: each.read(vars(found)[each.field]) for each in known if each.field in found}
         given |= {each.field: each.absent() for each in known if each.required and each.field not in found}

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 from feddwa.cli.outcome import resumable, show_outcome
+from feddwa.cli.workers import WorkerOptions
 from feddwa.config_file import from_toml
+from feddwa.errors import InputError
 from feddwa.params import Option
 from feddwa.plugins import label
 from feddwa.seeds import COMPARISON, SEEDS, SeededConfig
 
 
 @dataclass(frozen=True)
-class ResumeConfig:
+class ResumeConfig(WorkerOptions):
     """Go on with an interrupted run, comparison or search, to the end that it would have had anyway."""
 
     directory: Annotated[str, Option(positional=True)]
@@ -30,6 +32,8 @@ def resume_command(config: ResumeConfig) -> int:
 
     path = Path(config.directory)
     if (path / TUNING).is_file():
+        if config.workers > 1:
+            raise InputError("--workers: does not divide a search; its methods are divided by `feddwa tune --jobs`")
         return tune_methods(from_toml(path / TUNING, TuneConfig), path)
     if (path / COMPARISON).is_file():
         return compare_runs(from_toml(path / COMPARISON, CompareConfig), path)

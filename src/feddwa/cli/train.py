@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from feddwa.cli.methods import RunOptions, SeveralOptions, method_configs, prepared, told
 from feddwa.cli.outcome import resumable, show_outcome
+from feddwa.cli.workers import WorkerOptions
 from feddwa.config_file import to_toml
 from feddwa.groups import expanded
 from feddwa.plugins import ALGORITHMS, check_dataset, label
@@ -18,21 +19,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CompareConfig(SeveralOptions):
+class SingleOptions(WorkerOptions, RunOptions):
+    """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
+
+
+@dataclass(frozen=True)
+class CompareConfig(WorkerOptions, SeveralOptions):
     """Several algorithms on the same data, from the same seeds."""
 
     tuned: str | None = None
     """Directory of `feddwa tune`: every algorithm with the rate and hyper-parameters that were best there."""
 
 
-def run_command(options: RunOptions) -> int:
+def run_command(options: SingleOptions) -> int:
     """`feddwa run`."""
     check_dataset(options.dataset)
     seeds = options.checked().seeds
     config = options.run_config().resolved()
 
-    from feddwa.build import load_dataset
-    from feddwa.experiment import run_seeds, run_task, tasks_of, watching
+    from feddwa.build import load_dataset, tasks_of
+    from feddwa.experiment import run_seeds, run_task, watching
     from feddwa.report.progress import decoding, progress
     from feddwa.report.terminal import make_console
     from feddwa.results.runs import check_free, default_path
@@ -80,8 +86,8 @@ def compare_runs(config: CompareConfig, out: Path, brought: Container[str] = ())
 
     brought: names that a group stands for; those that do not suit the task are left out.
     """
-    from feddwa.build import load_dataset
-    from feddwa.experiment import resume_task, run_seeds, run_task, tasks_of, watching
+    from feddwa.build import load_dataset, tasks_of
+    from feddwa.experiment import resume_task, run_seeds, run_task, watching
     from feddwa.report.page import write_report
     from feddwa.report.progress import decoding, jobs
     from feddwa.report.terminal import make_console

@@ -8,7 +8,7 @@ from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
 
 OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
 OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
-    "image": Defaults(model="cnn", batch_size=10, lr=0.03, partition=None),
+    "image": Defaults(model="cnn", batch_size=10, lr=0.01, partition=None),
     "series": Defaults(model="cnn1d", batch_size=10, lr=0.1, partition=None),
     "features": Defaults(model="mlp", batch_size=10, lr=0.1, partition=None),
     "tokens": Defaults(model="transformer", batch_size=10, lr=0.1, partition=None),

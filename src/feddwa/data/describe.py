@@ -30,6 +30,7 @@ class Description(NamedClients):
     turns: np.ndarray | None
     relabel: np.ndarray | None
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+    newcomers: tuple[str, ...] = ()  # names of clients that are held out, none of the N
 
     @property
     def classed(self) -> bool:
@@ -107,6 +108,7 @@ def describe(dataset: Dataset, partition: Partition) -> Description:
         turns=partition.turns,
         relabel=partition.relabel,
         client_names=partition.client_names,
+        newcomers=() if partition.newcomers is None else partition.newcomers.client_names,
     )
 
 
@@ -128,7 +130,7 @@ def to_json(description: Description) -> dict[str, Any]:
 def from_json(values: dict[str, Any]) -> Description:
     """The reverse of `to_json`."""
     fields: dict[str, Any] = {name: None if value is None else np.array(value) for name, value in values.items()}
-    fields |= {name: tuple(values[name]) for name in ("class_names", "client_names") if name in values}
+    fields |= {name: tuple(values[name]) for name in ("class_names", "client_names", "newcomers") if name in values}
     return Description(**fields)
 
 

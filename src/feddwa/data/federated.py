@@ -1,6 +1,6 @@
 """The device-resident federated dataset: one tensor of samples, and for every client the row numbers it owns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from feddwa.data.partition import Partition
 NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
 HELD_OUT = "held_out"  # the split that --validation makes; "validation" is one that a method trains its weights on
 CENTRAL = "central"  # the split that --eval central makes: every client's test samples, for everybody
-EVALUATED = ("test", HELD_OUT, CENTRAL)  # nobody trains on these
+TRIGGERED = "triggered"  # the split of the attack backdoor: test samples with its trigger, and its class for a label
+EVALUATED = ("test", HELD_OUT, CENTRAL, TRIGGERED)  # nobody trains on these
 LEFT = 2  # training samples that a client keeps: some methods divide them once more
 
 
@@ -36,10 +37,18 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one kind (train, validation, second_half, held_out, test, central) of every client."""
+    """The samples of one kind (train, validation, second_half, held_out, test, central, triggered) of every client."""
 
     index: Tensor  # (N, longest) int64 row numbers into the samples; meaningless beyond a client's size
     sizes: Tensor  # (N,) int64, on the CPU
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray], device: torch.device) -> "Split":
+        """The split in which client i has rows[i]."""
+        index = np.zeros((len(rows), max(len(own) for own in rows)), dtype=np.int64)
+        for line, own in zip(index, rows, strict=True):
+            line[: len(own)] = own
+        return cls(torch.from_numpy(index).to(device), torch.tensor([len(own) for own in rows]))
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,8 @@ class FederatedData(NamedClients):
             "train": np.split(rows[~held], np.cumsum(sizes - wanted)[:-1]),
             HELD_OUT: np.split(rows[held], np.cumsum(wanted)[:-1]),
         }
-        return replace(self, splits={**self.splits, **{name: _split(own, self.device) for name, own in parts.items()}})
+        new = {name: Split.of(own, self.device) for name, own in parts.items()}
+        return replace(self, splits={**self.splits, **new})
 
     def with_central(self) -> "FederatedData":
         """The same with the split CENTRAL: the test samples of all clients together, which all of them are given."""
@@ -157,7 +167,7 @@ class FederatedData(NamedClients):
             cut = min(max(1, round(share * size)), size - 1)  # at least one sample on either side
             moved.append(order[:cut])
             kept.append(np.sort(order[cut:]))
-        splits = {**self.splits, "train": _split(kept, self.device), name: _split(moved, self.device)}
+        splits = {**self.splits, "train": Split.of(kept, self.device), name: Split.of(moved, self.device)}
         return replace(self, splits=splits)
 
 
@@ -180,7 +190,7 @@ def federate(
     return FederatedData(
         x=x,
         y=y,
-        splits={"train": _split(partition.train, device), "test": _split(partition.test, device)},
+        splits={"train": Split.of(partition.train, device), "test": Split.of(partition.test, device)},
         classes=dataset.classes,
         scale=None if scale is None else scale.to(device),
         shift=None if shift is None else shift.to(device),
@@ -217,13 +227,6 @@ def as_input(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _rows(partition: Partition) -> list[np.ndarray]:
     """Every client's rows, train and test."""
     return [np.concatenate(pair) for pair in zip(partition.train, partition.test, strict=True)]
-
-
-def _split(rows: list[np.ndarray], device: torch.device) -> Split:
-    index = np.zeros((len(rows), max(len(own) for own in rows)), dtype=np.int64)
-    for line, own in zip(index, rows, strict=True):
-        line[: len(own)] = own
-    return Split(torch.from_numpy(index).to(device), torch.tensor([len(own) for own in rows]))
 
 
 def _normalisation(dataset: Dataset) -> tuple[Tensor | None, Tensor | None]:

@@ -23,7 +23,7 @@ from feddwa.params import build
 from feddwa.plugins import PARTITIONS as REGISTRY
 from feddwa.plugins import Unfit, check_arguments, label
 
-__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "make", "make_scheme"]
+__all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "held_out", "make", "make_scheme"]
 
 PARTITIONS: dict[str, type[Scheme]] = {
     "pathological": Pathological,
@@ -104,6 +104,14 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
         partition = dataclasses.replace(partition, client_names=names, groups=groups_of(names))
     check(partition, dataset)
     return partition
+
+
+def held_out(partition: Partition, count: int, seed: int) -> Partition:
+    """The same with `count` clients, drawn by the seed, held out as newcomers; as it is where none are."""
+    if not count:
+        return partition
+    rng = np.random.default_rng([seed, zlib.crc32(b"holdout")])
+    return partition.hold_out(np.sort(rng.permutation(len(partition.train))[:count]))
 
 
 def groups_of(names: Sequence[str]) -> np.ndarray | None:

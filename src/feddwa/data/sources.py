@@ -20,7 +20,7 @@ from feddwa.data.originals import Raw
 from feddwa.data.own.clients import from_arrays
 from feddwa.data.own.objects import NAME, from_frame, from_torch
 from feddwa.data.own.plan import EVERYBODY
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, require, shown
 from feddwa.plugins import DATASETS as REGISTRY
 from feddwa.plugins import HUB, Unfit, accepted, check_dataset
 
@@ -45,11 +45,12 @@ def load(
 
     options: how own data are read; tell: called with (done, total) while their images are decoded.
     """
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise InputError(f"--data-dir: no folder {data_dir}")
-    if name not in DATASETS and cache.is_entry(Path(name)):
+    if data_dir is not None and not os.path.isdir(data_dir):  # where Path.is_dir raises on a name that is too long
+        raise InputError(f"--data-dir: no folder {shown(str(data_dir))}")
+    there = name not in DATASETS and os.path.exists(name)
+    if there and cache.is_entry(Path(name)):
         return cache.read(Path(name))
-    if name not in DATASETS and (name.startswith(HUB) or Path(name).exists()):
+    if there or name.startswith(HUB):
         return own.load_own(name, options, tell)
     check_dataset(name)
     options.refuse_given(f"is about own data, and {name} is not read from files of yours")
@@ -131,8 +132,8 @@ def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
 
 def _places(info: DatasetInfo, data_dir: Path) -> list[Path]:
     """Where the files may be: under a name of the dataset, or the folder itself where it bears one."""
-    if not data_dir.is_dir():
-        raise InputError(f"--data-dir: no folder {data_dir}")
+    if not os.path.isdir(data_dir):
+        raise InputError(f"--data-dir: no folder {shown(str(data_dir))}")
     return [data_dir / name for name in info.places] + ([data_dir] if data_dir.name in info.places else [])
 
 

@@ -1,9 +1,10 @@
 """A task: data and their division among clients."""
 
 import hashlib
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ class Task:
 
     dataset: Dataset
     partition: Partition
+    poison: Callable[[Any], Any] | None = None  # what hostile clients do to the samples (FederatedData)
     _kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def keep(self, name: object, make: Callable[[], Any]) -> Any:
@@ -25,7 +27,8 @@ class Task:
 
         Tasks that leave the samples as they are share it: all divisions of a dataset train with the same programs.
         """
-        altered = self.partition.turns is not None or self.partition.relabel is not None
+        division = self.partition
+        altered = division.turns is not None or division.relabel is not None or self.poison is not None
         kept = self._kept if altered else self.dataset.kept
         if name not in kept:
             kept[name] = make()
@@ -40,13 +43,29 @@ class Task:
         """The number of clients, N."""
         return len(self.partition.train)
 
+    @cached_property
+    def newcomers(self) -> "Task | None":
+        """The data of the clients that are held out; None where nobody is."""
+        return None if self.partition.newcomers is None else Task(self.dataset, self.partition.newcomers)
+
+    @property
+    def name(self) -> str:
+        """The name of the data; of own files without the folder."""
+        return Path(self.dataset.name).name
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the data, a line each for people."""
+        return [f"{self.name}: {note}" for note in self.dataset.notes]
+
     def fingerprint(self) -> str:
         """A sum of all samples, and of who has which: the same exactly where these are the same."""
         kept = self.dataset.kept
         if "digest" not in kept:  # all divisions of a dataset go on from there
             kept["digest"] = _add(hashlib.sha256(), self.dataset.x, self.dataset.y)
-        division = self.partition.train, self.partition.test
-        digest = _add(kept["digest"].copy(), *itertools.chain(*division), self.partition.turns, self.partition.relabel)
+        digest = kept["digest"].copy()
+        for own in filter(None, (self.partition, self.partition.newcomers)):
+            digest = _add(digest, *own.train, *own.test, own.turns, own.relabel)
         return str(digest.hexdigest())
 
 

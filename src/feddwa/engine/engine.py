@@ -28,6 +28,7 @@ from feddwa.engine.rate_schedule import CONSTANT, RateSchedule
 from feddwa.engine.rows import count, repeat, row, row_of_parts, take_parts
 from feddwa.engine.score import Rated, Sums, score_rows
 from feddwa.engine.types import Model, Parts, Stack, StepState
+from feddwa.ranks import Ranks
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
 T = TypeVar("T")
@@ -91,6 +92,7 @@ class Engine:
     sequential: bool = False  # whether clients are trained one after another, by the plain loop
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # measured on test data besides accuracy and loss
     lockstep: int = 1  # federations that train in lockstep and share the memory
+    ranks: Ranks | None = None  # that the clients of a round are divided among; None: all are here
     lifted: set[object] = field(default_factory=set)  # templates of steps whose numbers differ between them
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, RecordedFunction] = field(default_factory=dict)
@@ -130,7 +132,6 @@ class Engine:
         constants = take_parts({**constants, NUMBERS: schedule.numbers}, by_length)
         program = self._program(schedule, work, constants)
         program.load(_flatten(work), _flatten(constants))
-        self.module.train()
         with self.products():
             for epoch in schedule.epochs:
                 place = by_length.to(epoch.order.device)
@@ -240,6 +241,7 @@ class _Vectorised:
     fixed: Layout
 
     def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
+        self.engine.module.train()  # not where it is asked for: engines share programs, and each has its own module
         batch = self.engine.data.batch(index, self.engine.dtype)
         everybody: Callable[..., Parts] = torch.vmap(self._one)  # of stacks, where _one has models
         new = everybody(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)

@@ -16,7 +16,7 @@ from feddwa.errors import InputError
 
 Metrics = Mapping[str, Metric]
 NOTHING: Metrics = MappingProxyType({})
-PARTS = ("validation", "central")  # of scores: on other samples than the client's test samples
+PARTS = ("validation", "central", "triggered")  # of scores: on other samples than the client's test samples
 
 
 class MetricError(InputError):
@@ -34,6 +34,7 @@ class Scores(NamedTuple):
     metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where it is not defined
     validation: "Scores | None" = None  # the same on held-out training samples; NaN of a client that has none
     central: "Scores | None" = None  # the same on all clients' test samples together
+    triggered: "Scores | None" = None  # the same on test samples with a trigger, where its class is the right answer
 
     def named(self) -> dict[str, Tensor]:
         """Name -> (m,) of all of them; those on other samples are "validation.accuracy", "central.loss" and so on."""

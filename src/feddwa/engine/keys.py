@@ -5,6 +5,7 @@ every device and backend, and a client's draws do not depend on who else is in t
 """
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -75,6 +76,17 @@ def uniform(key: Tensor, shape: torch.Size) -> Tensor:
         drawn = draws.uniform(key, shape.numel())
         return drawn.reshape(shape)
     return ((bits(key, shape.numel()) >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(shape)
+
+
+def uniform64(key: Tensor, count: int) -> Tensor:
+    """Float64 draws in [0, 1), 53 bits each: (m, count) from keys (m,)."""
+    return ((bits(key, count) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+
+
+def normal64(key: Tensor, count: int) -> Tensor:
+    """Standard normal draws in float64 (Box and Muller): (m, count) from keys (m,)."""
+    radius, angle = uniform64(key, 2 * count).chunk(2, dim=1)
+    return (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
 
 
 def permutations(keys: Tensor, sizes: Tensor) -> Tensor:

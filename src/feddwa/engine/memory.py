@@ -31,7 +31,7 @@ class _Allocations(TorchDispatchMode):
 
 
 def rows_that_fit(engine: Engine) -> int:
-    """How many clients can be trained at once in this federation's share of half of the memory that is free now."""
+    """How many clients can be trained at once in this federation's and process's share of half of the free memory."""
     settings = engine.settings
     kind = settings.batch_size, template(settings.optimizer)
     return engine.shared(0, ("rows that fit", *kind), lambda: _measured(engine))
@@ -49,7 +49,9 @@ def _measured(engine: Engine) -> int:
     model, whole = (_size(parts) for parts in ({"model": parameters}, state))
     states = 2 * (whole - model)  # of the optimiser: before and after
     per_client = (allocations.total + MODELS_PER_CLIENT * model + states) * engine.lockstep
-    return int(max(1, 0.5 * _free_bytes(engine.data.device) // per_client))
+    device, ranks = engine.data.device, engine.ranks
+    sharing = 1 if ranks is None else ranks.sharing(device)
+    return int(max(1, 0.5 * _free_bytes(device) // (per_client * sharing)))
 
 
 def _size(parts: Parts) -> int:

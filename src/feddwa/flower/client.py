@@ -23,6 +23,7 @@ from feddwa.data.inputs import inputs_of
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, put_parts, take_parts
+from feddwa.fit import check_clients
 from feddwa.flower import codec, layout, node
 from feddwa.flower.codec import Malformed
 from feddwa.flower.settings import FlowerConfig, from_run_config
@@ -66,7 +67,9 @@ def _answer(message: Message, context: Context, work: Callable[[FlowerConfig, Va
 def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
     """The node's description: records "facts" and "sizes", which `NodeDescription.of` parses."""
     site = load_site(config, values)
-    data, dataset = make_engine(config, site.task).data, site.task.dataset
+    engine, dataset = make_engine(config, site.task), site.task.dataset
+    check_clients(engine)
+    data = engine.data
     facts: dict[str, Any] = {
         "version": __version__,
         "first": site.first,

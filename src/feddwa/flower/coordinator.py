@@ -19,6 +19,7 @@ from flwr.supercore import log
 
 from feddwa.algorithms import Algorithm, Info
 from feddwa.build import fitted
+from feddwa.defences.chain import Defences
 from feddwa.engine import Cohort, Memory, ServerState, keys
 from feddwa.engine.evaluate import score_names
 from feddwa.engine.network import frozen
@@ -67,7 +68,8 @@ class Coordinator:
         inputs, targets, classes, _ = self.registry.task
         self.config = fitted(self.config, inputs)
         self.probe = ShapeProbe.of(self.config, inputs, targets, classes)
-        self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm)
+        defences = Defences(self.config.make_defences())
+        self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm, defences)
         self.initial = digest({**self.probe.initial, **frozen(self.probe.client_side.engine.module)})
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
@@ -145,7 +147,8 @@ class Coordinator:
         if last:
             return Assignment(member, rows, rows, trains)
         due = self.round % self.config.eval_every == 0
-        sample = to_evaluate(self.config.seed, self.registry.clients, self.config.eval_clients if due else 0).tolist()
+        everybody, count = torch.arange(self.registry.clients), self.config.eval_clients if due else 0
+        sample = to_evaluate(self.config.seed, everybody, count).tolist()
         tested = sorted({*sample} & {*(rows if self.config.evaluate_absent else trains)})
         return Assignment(member, rows, tested, trains)
 

@@ -60,7 +60,7 @@ def federate(
     make_network(config, task.dataset)
     require(1 <= nodes <= task.clients, "--nodes", nodes, f"from 1 to {task.clients}, the number of clients")
     config, told = decided(config, task)
-    for text in (*task.dataset.notes, *told):
+    for text in (*task.notes, *told):
         tell(text)
     config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
     _describe(path, task)

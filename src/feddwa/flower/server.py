@@ -22,7 +22,6 @@ from torch import Tensor
 from feddwa import checkpoint
 from feddwa.callbacks import Callbacks, Entry, Run
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.engine import map_scores
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
@@ -180,11 +179,8 @@ def metric_lines(
     result, number, answered = outcome.round, outcome.round.cohort.round, outcome.round.evaluated
     assert answered is not None
     if last:
-        before = map_scores(lambda values: values[answered], result.before)
-        held_out = None if validation_sizes is None else validation_sizes[answered]
-        line = metrics.final_line(before, test_sizes[answered], number - 1, validation_sizes=held_out)
+        line = metrics.final_line(result.before, test_sizes, number - 1, answered, validation_sizes)
         line |= {"missing": metrics.by_reason(result.missing)} if result.missing else {}
-        line |= {"evaluated": len(answered)} if len(answered) < len(test_sizes) else {}
         clients = metrics.client_line(number, result.before, None, None)
     else:
         line = metrics.round_line(result, test_sizes, validation_sizes=validation_sizes)

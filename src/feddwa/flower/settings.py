@@ -40,8 +40,12 @@ class FlowerConfig(RunConfig):
 
     def _check(self) -> None:
         super()._check()
-        require(not self.fault, "--fault", self.fault, "left to the simulator: `feddwa run --fault`")
+        for name in ("fault", "attack"):
+            given, valid = getattr(self, name), f"left to the simulator: `feddwa run --{name}`"
+            require(not given, f"--{name}", given, valid)
         require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
+        apart = self.holdout_clients
+        require(not apart, "--holdout-clients", apart, "left to the simulator: `feddwa run --holdout-clients`")
         for name in ("min_nodes", "min_clients"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
         for name in ("wait", "deadline", "max_megabytes"):

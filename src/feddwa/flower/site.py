@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feddwa import scoring
-from feddwa.build import load_task
+from feddwa.build import load_task, with_targets
 from feddwa.data import own
-from feddwa.data.dataset import Dataset, with_numbers
+from feddwa.data.dataset import Dataset
 from feddwa.data.federated import FederatedData, Split
 from feddwa.data.schemes.plain import Natural
 from feddwa.data.task import Task
@@ -89,9 +88,10 @@ def load_site(config: FlowerConfig, node: Values) -> Site:
 def _own_task(path: str, config: FlowerConfig) -> Task:
     """The task of own data, read as the run says: one client, or one per owner that the data name."""
     dataset = own.load_own(path, config)
-    dataset = with_numbers(dataset) if config.loss in scoring.NUMERIC else dataset
-    if config.class_names:
+    if config.class_names:  # labels that the run names are classes, however few samples the node has of each
         dataset = _numbered(dataset, config.class_names)
+        config = dataclasses.replace(config, loss=config.loss or "cross-entropy")
+    dataset = with_targets(config, dataset)
     owner = np.zeros(len(dataset.y), dtype=np.int64) if dataset.client is None else dataset.client
     partition = Natural()(owner, dataset.train_count, max(1, dataset.owners), np.random.default_rng())
     return Task(dataset, dataclasses.replace(partition, client_names=dataset.client_names))
@@ -99,6 +99,8 @@ def _own_task(path: str, config: FlowerConfig) -> Task:
 
 def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
     """The same data with labels renumbered by the run's class names; the data need not contain every class."""
+    if not dataset.class_names:
+        raise Refusal("classes: the run names some, and the data's targets are numbers or tokens")
     foreign = [name for name in dataset.class_names if name not in names]
     if foreign:
         raise Refusal(f"classes: the data have {len(foreign)} that the run does not name")

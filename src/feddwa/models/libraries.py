@@ -5,6 +5,7 @@ fetched unless hf: names a model of the hub.
 """
 
 import difflib
+import functools
 import importlib
 import inspect
 import logging
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from feddwa.data.inputs import Inputs
@@ -140,7 +142,10 @@ class Logits(nn.Module):
 
 
 def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
-    """A classifier of token ids: from a config.json (new values), a folder with weights, or a name of the hub."""
+    """A network for token ids: from a config.json (new values), a folder with weights, or a name of the hub.
+
+    A classifier of sequences, or with every=true a causal language model.
+    """
     local = os.path.exists(name)
     if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise Unfit("there is no such file or folder; must be a config.json, a folder with one, or a name of the hub")
@@ -150,12 +155,18 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
     config = _configuration(package, name, local)
     settings = config.to_dict()
     known = {key: Argument(type(value), value) for key, value in settings.items() if _is_setting(value)}
+    known["every"] = Argument(bool, False)
+    _let_masks_be_mapped()
     weighted = not local or (os.path.isdir(name) and any(_is_weights(file) for file in os.listdir(name)))
 
-    def build(inputs: Inputs, classes: int, **arguments: Any) -> nn.Module:
-        own = _configuration(package, name, local, num_labels=classes, **arguments)
+    def build(inputs: Inputs, classes: int, every: bool = False, **arguments: Any) -> nn.Module:
+        asked = {"use_cache": False} if every else {"num_labels": classes}
+        own = _configuration(package, name, local, **{**asked, **arguments})
         _check_tokens(own, inputs)
-        kind = package.AutoModelForSequenceClassification
+        kind = package.AutoModelForCausalLM if every else package.AutoModelForSequenceClassification
+        if type(own) not in kind._model_mapping:
+            what = "language model, which every=true asks for" if every else "classifier of sequences"
+            raise InputError(f"transformers has no {what}, with a {type(own).__name__}")
         if not weighted:
             made = kind.from_config(own, attn_implementation="eager")
         else:
@@ -164,10 +175,35 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
                 attn_implementation="eager",
             )  # fmt: skip
             _tell_new(name, report)
-        return Logits(made.float(), own.pad_token_id)
+        module = Logits(made.float(), own.pad_token_id)
+        if every:
+            _check_predicts(module, inputs, classes)
+        return module
 
     build.__doc__ = f"{type(config).__name__} of transformers, for token ids (length,)."
     return build, known
+
+
+@functools.cache
+def _let_masks_be_mapped() -> None:
+    """Have transformers keep an attention mask that is mapped over clients, without looking at its values.
+
+    It leaves out a mask that masks nothing, which would be a branch on values of each client. Elsewhere it still does;
+    such a mask adds zeros, so that the outputs are the same.
+    """
+    try:
+        masks = importlib.import_module("transformers.masking_utils")
+    except ModuleNotFoundError:  # before 4.53, which made every mask
+        return
+    made = masks.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+
+    def eager(*args: Any, attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:
+        if attention_mask is not None and torch._C._functorch.is_functorch_wrapped_tensor(attention_mask):
+            settings["allow_is_bidirectional_skip"] = False
+        mask: Tensor | None = made(*args, attention_mask=attention_mask, **settings)
+        return mask
+
+    masks.AttentionMaskInterface.register("eager", eager)
 
 
 def _configuration(package: Any, name: str, local: bool, **settings: Any) -> Any:
@@ -195,6 +231,22 @@ def _check_tokens(config: Any, inputs: Inputs) -> None:
         raise InputError(f"the data have token ids up to {tokens.vocabulary - 1}, must be below its vocab_size {size}")
     if longest is not None and tokens.shape[0] > longest:
         raise InputError(f"the data have {tokens.shape[0]} tokens a sample, must be at most {longest}")
+
+
+@torch.no_grad()
+def _check_predicts(module: nn.Module, inputs: Inputs, classes: int) -> None:
+    """A language model must have a score for every token, from those before it alone."""
+    tokens = torch.ones(2, inputs.shape[0], dtype=torch.int64)
+    tokens[1, -1] = 2  # 1 and 2: 0 is often padding
+    training = module.training
+    one, other = module.eval()(tokens)
+    module.train(training)
+    if one.shape[-1] < classes:
+        raise InputError(
+            f"the targets have token ids up to {classes - 1}, must be below its vocab_size {one.shape[-1]}"
+        )
+    if not torch.equal(one[:-1], other[:-1]):
+        raise InputError("it sees the tokens that it is to predict; an encoder needs the argument is_decoder=true")
 
 
 def _tell_new(name: str, report: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""Options of evaluation: validation data, which clients and rounds, early stopping."""
+"""Options of evaluation: validation data, held-out clients, which clients and rounds, early stopping."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from feddwa.errors import InputError, require
+from feddwa.errors import InputError, counted, require
+from feddwa.params import Option
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,8 @@ class EvaluationOptions:
 
     validation: float = 0.0
     """Share of each client's training data that nobody trains on, to validate models with: from 0 to below 1."""
+    holdout_clients: Annotated[float, Option(metavar="SHARE")] = 0.0
+    """Share of the clients that nobody trains with; at the end they are served as newcomers: from 0 to below 1."""
     eval_every: int = 1
     """Evaluate the models after every so many rounds, before the first and after the last one."""
     eval_clients: int | None = None
@@ -24,9 +27,23 @@ class EvaluationOptions:
     def check_evaluation(self) -> None:
         """Raise InputError unless the values are valid, by themselves and together."""
         require(0 <= self.validation < 1, "--validation", self.validation, "a share, from 0 to below 1")
+        share = self.holdout_clients
+        require(0 <= share < 1, "--holdout-clients", share, "a share, from 0 to below 1")
         require(self.eval_every >= 1, "--eval-every", self.eval_every, "at least 1 round")
         require(self.eval_clients is None or self.eval_clients >= 1, "--eval-clients", self.eval_clients, "at least 1")
         if self.early_stop is not None:
             require(self.early_stop >= 1, "--early-stop", self.early_stop, "at least 1 evaluation")
             if not self.validation:
                 raise InputError("--early-stop: stops on validation data alone; give --validation a share, such as 0.1")
+
+
+def held_out(share: float, clients: int) -> int:
+    """How many of so many clients are held out by --holdout-clients; InputError where it is nobody, or everybody."""
+    count = int(share * clients + 0.5)
+    if share and not 0 < count < clients:
+        valid = f"take at most {1 - 1 / clients:.6g}" if count else f"take at least {1 / clients:.2g}"
+        raise InputError(
+            f"--holdout-clients {share:g}: would hold out {'all' if count else 'none'} of "
+            f"{counted(clients, 'client')}; {valid if clients > 1 else 'leave it out'}"
+        )
+    return count

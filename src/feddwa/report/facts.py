@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from feddwa import doctor
+from feddwa.config import RunConfig
 from feddwa.report.units import human_bytes
 from feddwa.results.collaboration import flow
 from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
@@ -83,6 +84,11 @@ def _alone(local: Method, methods: Sequence[Method]) -> str:
     return f"joining did not pay; {reached}, and {_gained(gain)} gained by joining"
 
 
+def attacked(config: RunConfig) -> list[str]:
+    """Whose scores these are, where clients attack."""
+    return [f"Attackers: {config.attack}. All numbers are those of the honest clients alone."] if config.attack else []
+
+
 def story(methods: Sequence[Method]) -> list[str]:
     """The sentences under the headline."""
     main, told = lead(methods), []
@@ -93,7 +99,7 @@ def story(methods: Sequence[Method]) -> list[str]:
     unfinished = [run for method in methods for run in method.runs if not run.finished]
     if unfinished:
         told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    told += [_seed_by_seed(main, methods), unequal_seeds(methods)]
+    told += [*attacked(main.runs[0].config), _seed_by_seed(main, methods), unequal_seeds(methods)]
     return [sentence for sentence in told if sentence]
 
 

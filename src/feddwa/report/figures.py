@@ -15,7 +15,7 @@ from feddwa.report.facts import lead
 from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.results.collaboration import affinity
 from feddwa.results.compare import gain_over, local_runs
-from feddwa.results.methods import Method
+from feddwa.results.methods import Method, clients_in_words
 from feddwa.results.plot import Panel, draw_weights, saved_figure
 
 MARKERS = "osD^vPX*<>pdh8"
@@ -112,7 +112,7 @@ def likeness(description: Description) -> np.ndarray:
 def partition(methods: Sequence[Method], path: str | Path) -> None:
     """Who has which data."""
     config = methods[0].runs[0].config
-    draw(_description(methods), path, f"{Path(config.dataset).name}, {config.partition}, {config.clients} clients")
+    draw(_description(methods), path, f"{Path(config.dataset).name}, {config.partition}, {clients_in_words(config)}")
 
 
 def gain(methods: Sequence[Method], path: str | Path) -> None:

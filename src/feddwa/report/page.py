@@ -15,10 +15,11 @@ import numpy as np
 from feddwa import __version__
 from feddwa.config import RunConfig
 from feddwa.config_file import to_toml
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 from feddwa.report import facts
 from feddwa.report.collect import collect
 from feddwa.report.units import human_bytes, human_flops, human_seconds
+from feddwa.results import newcomers
 from feddwa.results.compare import (
     Spread,
     lead_in_words,
@@ -29,7 +30,7 @@ from feddwa.results.compare import (
     unequal_seeds,
 )
 from feddwa.results.fairness import fairness
-from feddwa.results.methods import Method, by_method
+from feddwa.results.methods import Method, by_method, clients_in_words
 from feddwa.results.record import Record
 from feddwa.storage import write_whole
 
@@ -50,7 +51,7 @@ def write_report(records: Sequence[Record], path: str | Path) -> int:
 def page(methods: Sequence[Method]) -> str:
     """The page as text."""
     config, measure = methods[0].runs[0].config, methods[0].measure
-    setting = f"{Path(config.dataset).name}, {config.partition}, {config.clients} clients"
+    setting = f"{Path(config.dataset).name}, {config.partition}, {clients_in_words(config)}"
     numbers = {**collect(methods), "lead": methods.index(facts.lead(methods))}
     payload = json.dumps(numbers, separators=(",", ":"), allow_nan=False).encode()
     return Template(_file("report.html")).substitute(
@@ -72,7 +73,9 @@ def page(methods: Sequence[Method]) -> str:
         point=" A <b>point</b> is one percent of test samples." if measure.sign > 0 else "",
         corner="up" if measure.sign > 0 else "down",
         partition=escape(_partition(methods[0].runs[0])),
+        classes=_classes(methods),
         costs=_costs(methods),
+        newcomers=_newcomers(methods),
         setup=_setup(methods),
         footer=f"Made by feddwa {__version__}. Charts: Apache ECharts 6.1.0 (Apache-2.0), inside this file.",
         style=_file("report.css"),
@@ -131,6 +134,8 @@ def _partition(run: Record) -> str:
         f"Each row is a client{columns}. {len(train)} clients have {_span(train)} samples to train with "
         f"and {_span(test)} to test with."
     )
+    if part.newcomers:
+        told += f" Held out, and in none of these charts: {counted(len(part.newcomers), 'client')}."
     if part.groups is not None:
         told += f" They belong to {len(np.unique(part.groups))} groups, parted by lines, of which no method is told."
     if part.turns is not None:
@@ -143,6 +148,36 @@ def _partition(run: Record) -> str:
 def _span(sizes: np.ndarray) -> str:
     low, high = int(sizes.min()), int(sizes.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _classes(methods: Sequence[Method]) -> str:
+    """A table of classes for each metric per class that all methods have."""
+    return "".join(
+        _class_table(name, methods)
+        for name in methods[0].by_class
+        if all(name in method.by_class for method in methods)
+    )
+
+
+def _class_table(name: str, methods: Sequence[Method]) -> str:
+    """A row for every class, a column for every method."""
+    class_name, values = methods[0].runs[0].class_name, [method.by_class[name] for method in methods]
+    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in ("class", *(method.name for method in methods)))
+    rows = "".join(
+        f"<tr><td>{escape(class_name(c))}</td>" + "".join(f"<td>{_known(own[c])}</td>" for own in values) + "</tr>"
+        for c in range(len(values[0]))
+    )
+    return (
+        f"<h3>{escape(name)}</h3>"
+        '<p class="note">Percent of a client\'s test samples of a class that its model answers rightly, after the last '
+        "round: the mean over clients that have some.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _known(percent: float) -> str:
+    """Nothing of what nobody has."""
+    return f"{percent:.2f}" if np.isfinite(percent) else ""
 
 
 def _costs(methods: Sequence[Method]) -> str:
@@ -174,6 +209,26 @@ def _costs(methods: Sequence[Method]) -> str:
         f'<p class="note">{note}Best: the {"highest" if measure.sign > 0 else "lowest"} mean over clients and the '
         "round after which it was reached. "
         "Picking the best round needs test data, so compare by the last.</p>"
+    )
+
+
+def _newcomers(methods: Sequence[Method]) -> str:
+    """A section on held-out clients; nothing where nobody is held out."""
+    methods = [method for method in methods if newcomers.served(method.runs)]
+    if not methods:
+        return ""
+    measure, heads = methods[0].measure, ("method", *newcomers.HEADS.values(), "how they are served")
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    rows = ""
+    for method in methods:
+        spreads = newcomers.over_seeds(method.runs)
+        values = (f"{spreads[when]:{measure.fine}}" for when in newcomers.HEADS)
+        cells = escape(method.name), *values, escape(newcomers.ways(method.runs))
+        rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    return (
+        '<section id="newcomers"><h2>Clients that were held out</h2>'
+        f'<p class="note">{escape(newcomers.words(measure))}</p>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>\n\n'
     )
 
 

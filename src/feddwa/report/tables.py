@@ -9,10 +9,12 @@ from rich.table import Table
 
 from feddwa import doctor
 from feddwa.config import RunConfig
+from feddwa.errors import counted
+from feddwa.report.facts import attacked
 from feddwa.report.terminal import show_finding
 from feddwa.report.units import human_bytes, human_seconds
+from feddwa.results import newcomers
 from feddwa.results.compare import (
-    Spread,
     client_gains,
     lead_in_words,
     over_seeds,
@@ -53,14 +55,11 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
         f"mean over all clients. Traffic: up + down, per participating client and round.{more}",
         highlight=False,
     )
-    for line in _fairness(runs):
-        console.print(line, highlight=False)
-    for name, run in runs.items():
-        if "before.honest" in run.series:
-            honest = run.series["before.honest"]
-            console.print(
-                f"{name}: honest clients alone: last {honest[-1]:.2f}, best {np.nanmax(honest):.2f}", highlight=False
-            )
+    for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
+        console.print(line, highlight=False, markup=False)
+    _show_newcomers(console, {name: [run] for name, run in runs.items()})
+    for line in attacked(config):
+        console.print(line, highlight=False, markup=False)
 
 
 def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
@@ -71,6 +70,16 @@ def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
             alone = "" if found.below_local is None else f", {found.below_local:.0f} % of clients below Local"
             worst, std = map(run.measure.number, (found.worst_tenth, found.std))
             yield f"{name}: worst tenth of clients {worst}, standard deviation {std}{alone}"
+
+
+def _by_class(methods: Sequence[Method]) -> Iterator[str]:
+    """The classes that are told best and worst, a line for every method and metric per class."""
+    for method in methods:
+        for metric, values in method.by_class.items():
+            if np.isfinite(values).any():
+                ends = {"lowest": int(np.nanargmin(values)), "highest": int(np.nanargmax(values))}
+                told = (f"{end} {values[c]:.2f} ({method.runs[0].class_name(c)})" for end, c in ends.items())
+                yield f"{method.name}: {metric}: {', '.join(told)}"
 
 
 def show_seeds(console: Console, methods: Sequence[Method]) -> None:
@@ -110,12 +119,31 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         highlight=False,
     )
     _show_metrics(console, methods)
+    for line in _by_class(methods):
+        console.print(line, highlight=False, markup=False)
+    _show_newcomers(console, {method.name: method.runs for method in methods})
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
-    for method in methods:
-        if all("before.honest" in run.series for run in method.runs):
-            honest = Spread({run.seed: float(run.series["before.honest"][-1]) for run in method.runs})
-            console.print(f"{method.name}: honest clients alone: last {honest:.2f}", highlight=False)
+    for line in attacked(config):
+        console.print(line, highlight=False, markup=False)
+
+
+def _show_newcomers(console: Console, runs: Mapping[str, Sequence[Record]]) -> None:
+    """How well methods serve held-out clients, and in what way; nothing where nobody is held out. runs: of a method."""
+    runs = {name: own for name, own in runs.items() if newcomers.served(own)}
+    if not runs:
+        return
+    first = next(iter(runs.values()))[0]
+    table = Table(title=f"{counted(len(next(iter(first.newcomers.values()))), 'held-out client')}")
+    for column in ("algorithm", *newcomers.HEADS.values()):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for name, own in runs.items():
+        spreads = newcomers.over_seeds(own)
+        table.add_row(name, *(f"{spreads[when]:{first.measure.fine}}" for when in newcomers.HEADS))
+    console.print(table)
+    console.print(newcomers.words(first.measure), highlight=False)
+    for name, own in runs.items():
+        console.print(f"{name}: {newcomers.ways(own)}", highlight=False)
 
 
 def _show_metrics(console: Console, methods: Sequence[Method]) -> None:

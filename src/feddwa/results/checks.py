@@ -6,6 +6,7 @@ nothing more, so a damaged directory ends in one line that names the file, where
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from feddwa.errors import InputError
 LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
 LARGEST_WEIGHT = 1e30  # of P: what is beyond it was not written by a run that was of any use
 LEVELS = ("ok", "note", "warning", "error")  # of findings
+OF_MODELS = ("before.", "validation.", "central.", "triggered.")  # series with a value more: of the last models
 COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
 
 
@@ -115,13 +117,13 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
     lists = all(isinstance(values, list) and all(map(_percent, values)) for values in series.values())
     _expect(lists and len(series.get("before.all", ())) > 1, path, f"{where}: series is not one of accuracies")
     lengths = {
-        len(values) - (name.startswith(("before.", "validation.", "central.")) and "participants" not in name)
-        for name, values in series.items()
+        len(values) - (name.startswith(OF_MODELS) and "participants" not in name) for name, values in series.items()
     }
     _expect(len(lengths) == 1, path, f"{where}: series are not of the same rounds")
     _expect(all(map(_percent, content["clients"])), path, f"{where}: clients are not accuracies")
     _expect(_is_findings(content.get("findings", [])), path, f"{where}: findings are not pairs of level and text")
     _check_groups(path, content, where)
+    _expect("newcomers" not in content or _is_newcomers(content["newcomers"]), path, f"{where}: newcomers lack scores")
     _expect(_is_stop(content.get("stopped")), path, f"{where} does not tell after which round it was stopped, and why")
     summary = content.get("summary", {})
     _expect(isinstance(summary, dict), path, f"{where}: summary is none")
@@ -150,6 +152,20 @@ def _check_groups(path: Path, content: Mapping[str, Any], where: str) -> None:
         sound = isinstance(lists, list) and all(isinstance(own, list) for own in lists) and len(lists) == clients
         sound = sound and all(_whole(each) and each < clients for own in lists for each in own)
         _expect(sound, path, f"{where}: the preferences of round {number} are not those of {clients} clients")
+
+
+def _is_newcomers(found: Any) -> bool:
+    """Whether every held-out client has a name, a way in which it was served, and scores after the same epochs."""
+    kinds = {"names": list, "how": list, "accuracy": dict, "loss": dict}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        return False
+    words, percents, losses = [found["names"], found["how"]], found["accuracy"], found["loss"]
+    lists = [*words, *percents.values(), *losses.values()]
+    if not all(isinstance(own, list) and len(own) == len(words[0]) > 0 for own in lists):
+        return False
+    told = all(isinstance(each, str) for own in words for each in own)
+    scored = all(map(_percent, chain(*percents.values()))) and all(map(_is_loss, chain(*losses.values())))
+    return told and scored and percents.keys() == losses.keys()
 
 
 def _is_stop(value: Any) -> bool:
@@ -184,6 +200,7 @@ def read_partition(path: Path) -> Description | None:
         path,
         "not every client has a name",
     )
+    _expect(all(isinstance(name, str) for name in found.newcomers), path, "not every held-out client has a name")
     empty = any((each.sum(axis=1) == 0).any() for each in both)
     _expect(not empty, path, "a client has no samples to train or to test with")
     for name, own in (("groups", shape[:1]), ("turns", shape[:1]), ("relabel", shape)):

@@ -37,7 +37,7 @@ class Spread:
         return f"{self.mean:{digits}}{spread}"
 
 
-SHARED = ("rounds", "clients", "lockstep")  # numbers of a summary that are the same for all seeds
+SHARED = ("rounds", "clients", "lockstep", "ranks")  # numbers of a summary that are the same for all seeds
 
 
 def merged(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

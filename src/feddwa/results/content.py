@@ -14,6 +14,8 @@ clients     every client's accuracy at the end, in percent; null where targets a
 stopped     where --early-stop has ended the run: "round" after which, "best_round" by validation, "why" in words
 metrics     where the run has any: name -> "before" and "after" training -> mean over clients, by round
 findings    what went wrong: (level, text)
+newcomers   where --holdout-clients holds clients out: "names" and "how" each is served, and its "accuracy" and "loss"
+            after "0", "1" and "5" epochs of its training data, and after the most "alone" (feddwa.trained.newcomers)
 groups      (N,) the true group of each client, where there are any
 in_group    by round, where there are groups: "weight" = share of the weight inside a client's group, "partners" =
             share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
@@ -32,8 +34,7 @@ from typing import Any
 import numpy as np
 
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
-from feddwa.params import fields_of
-from feddwa.plugins import ALGORITHMS, PARTITIONS, label
+from feddwa.plugins import label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.fairness import fairness
 from feddwa.results.findings import Finding
@@ -62,20 +63,12 @@ def cell_name(config: RunConfig) -> str:
     that changes nothing, leaves the names of results as they are.
     """
     values, usual = settings(config), dataclasses.asdict(RunConfig())
-    defaults = _defaults(config)
+    defaults = dataclasses.replace(config, partition=config.partition or config.usual_partition).usual_parameters()
     values["param"] = [entry for entry in values["param"] if entry not in defaults]
     told = {key: value for key, value in values.items() if key in _IN_NAMES or value != usual[key]}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
     dataset, partition, algorithm = (label(values[key]) for key in ("dataset", "partition", "algorithm"))
     return f"{dataset}-{partition}-{values['clients']}-{algorithm}-{digest}"
-
-
-def _defaults(config: RunConfig) -> set[str]:
-    """The hyper-parameters of algorithm and partition that are defaults, as `param` has them."""
-    kinds: dict[str, type] = {label(config.algorithm): ALGORITHMS.find(config.algorithm)}
-    if partition := config.partition or config.usual_partition:
-        kinds[label(partition)] = PARTITIONS.find(partition)
-    return {f"{owner}.{key}={usual}" for owner, kind in kinds.items() for key, (_, usual) in fields_of(kind).items()}
 
 
 def agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
@@ -94,10 +87,12 @@ def make(
     findings: Iterable[Finding],
     summary: Mapping[str, Any],
     made: Mapping[str, Any],
+    newcomers: Mapping[str, Any] | None = None,
 ) -> Content:
     """The content of record.json.
 
-    lines: of metrics.jsonl; clients: the last line of clients.jsonl; weights: of all rounds; groups: (N,).
+    lines: of metrics.jsonl; clients: the last line of clients.jsonl; weights: of all rounds; groups: (N,);
+    newcomers: of the last line of clients.jsonl.
     """
     costs = {name: summary[f"{name}_per_client_round"] for name in ("bytes_down", "bytes_up", "flops")}
     costs["server_flops"] = summary["server_flops_per_round"]
@@ -117,6 +112,8 @@ def make(
     }
     if "stopped" in summary:
         content["stopped"] = summary["stopped"]
+    if newcomers is not None:
+        content["newcomers"] = dict(newcomers)
     if measured := metric_series(lines):
         content["metrics"] = measured
     if groups is not None:

@@ -21,7 +21,13 @@ from feddwa.results.measure import Measure
 from feddwa.results.record import Record
 
 # What runs in one picture share, besides the partition's options: data, how they are read, and their division.
-SETTING = ("dataset", *(field.name for field in dataclasses.fields(DataOptions)), "partition", "clients")
+SETTING = (
+    "dataset",
+    *(field.name for field in dataclasses.fields(DataOptions)),
+    "partition",
+    "clients",
+    "holdout_clients",
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,12 @@ class Method:
         """Metric -> (R,) by round, mean over clients and seeds; of metrics that all seeds have."""
         names = [name for name in self.runs[0].metrics if all(name in run.metrics for run in self.runs)]
         return {name: _over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
+
+    @property
+    def by_class(self) -> dict[str, np.ndarray]:
+        """Metric per class -> (C,) after the last round, mean over clients and seeds; of those that all seeds have."""
+        names = [name for name in self.runs[0].by_class if all(name in run.by_class for run in self.runs)]
+        return {name: _over_runs(np.nanmean, [run.by_class[name][-1] for run in self.runs]) for name in names}
 
     @property
     def traffic(self) -> float:
@@ -128,7 +140,13 @@ def setting_name(config: RunConfig, whole: bool = False) -> str:
     partition = " ".join([label(config.partition or ""), *options])
     data = label(config.dataset) if whole else Path(label(config.dataset)).name
     how = [f"{name}={value}" for name, value in config.given().items()] if whole else []
-    return f"{' '.join([data, *how])}, {partition}, {config.clients} clients"
+    return f"{' '.join([data, *how])}, {partition}, {clients_in_words(config)}"
+
+
+def clients_in_words(config: RunConfig) -> str:
+    """ "20 clients", "20 clients, 4 held out"."""
+    apart = (config.clients or 0) - (config.members or 0)
+    return f"{config.clients} clients{f', {apart} held out' if apart else ''}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -173,15 +191,15 @@ def _check_seeds(method: Method) -> None:
 def _options(config: RunConfig) -> list[str]:
     """Everything that two methods may differ by, as it would be written on the command line."""
     plain = options_of(config, leaving_out=(*WHERE_AND_HOW, *SETTING, "algorithm", "seed", "param"))
-    own = f"{label(config.algorithm)}."
-    entries = [entry.removeprefix(own) for entry in config.param if entry.startswith(own)]
+    own, division = f"{label(config.algorithm)}.", _division(config)
+    entries = [entry.removeprefix(own) for entry in config.param if entry not in division]
     return [*(f"{name}={value}" for name, value in plain.items()), *entries]
 
 
 def _defaults(config: RunConfig) -> list[str]:
     """The options of a run of the same algorithm on the same data for which nothing else is given."""
     named = options_of(config, leaving_out={*RunConfig.__dataclass_fields__} - {"algorithm", *SETTING})
-    return _options(RunConfig(**named).resolved())
+    return [*_options(RunConfig(**named).resolved()), *config.usual_parameters()]
 
 
 def _title(algorithm: str) -> str:

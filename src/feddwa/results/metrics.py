@@ -14,25 +14,25 @@ from torch import Tensor
 from feddwa.algorithms import Info
 from feddwa.engine import Scores, map_scores
 from feddwa.federation import Round
+from feddwa.trained.newcomers import Served
 
 Line = Mapping[str, Any]
 PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
 
 
-def round_line(
-    result: Round, test_sizes: Tensor, honest: Tensor | None = None, validation_sizes: Tensor | None = None
-) -> dict[str, Any]:
+def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | None = None) -> dict[str, Any]:
     """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
     take no part keep their model. "weighted" = by test samples (by tokens, where these are predicted), that is, the
     share of all answered rightly; "participants_weighted" is what the paper's code logs. Losses are means over all
-    clients, too. Participants are the clients whose updates count; "missing" has the others, by reason. "honest" are
-    all clients but the attackers.
+    clients, too. Participants are the clients whose updates count; "missing" has the others, by reason. Attackers
+    are not evaluated: accuracies and losses are of honest clients alone.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
     "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
-    training, on all clients' test data together. "validation" and "validation_after" are as "before" and "after" on
-    held-out training data, of the clients that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
+    training, on all clients' test data together. "triggered": how often a backdoor
+    opens. "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients
+    that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
     "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
     the method's own numbers of the round.
     """
@@ -41,14 +41,13 @@ def round_line(
     who = torch.arange(len(test_sizes)) if result.evaluated is None else result.evaluated
     before, after = (map_scores(lambda values: values[who], scores) for scores in (result.before, after))
     ids = torch.searchsorted(who, cohort[torch.isin(cohort, who)])  # participants' places among those evaluated
-    sizes, honest = test_sizes[who], None if honest is None else honest[who]
+    sizes = test_sizes[who]
     held_out = None if validation_sizes is None else validation_sizes[who]
-    everybody = len(who) == len(test_sizes)
     return {
         "round": result.cohort.round,
-        **({} if everybody else {"evaluated": len(who)}),
-        "before": _series(before.accuracy, sizes, ids, honest),
-        "after": _series(after.accuracy, sizes, ids, honest),
+        **_of_how_many(who, test_sizes),
+        "before": _series(before.accuracy, sizes, ids),
+        "after": _series(after.accuracy, sizes, ids),
         "loss_before": _mean(before.loss),
         "loss_after": _mean(after.loss),
         **_metrics("before", before),
@@ -61,9 +60,10 @@ def round_line(
         "seconds": {phase: round(seconds, 4) for phase, seconds in costs.seconds.items()},
         **_preferred(result.info),
         **_numbers(result.info),
-        **_validation("validation", before, held_out, ids, honest),
-        **_validation("validation_after", after, held_out, ids, honest),
+        **_validation("validation", before, held_out, ids),
+        **_validation("validation_after", after, held_out, ids),
         **_central(before),
+        **_triggered(before),
     } | ({"missing": missing} if missing else {})
 
 
@@ -92,18 +92,31 @@ def final_line(
     scores: Scores,
     test_sizes: Tensor,
     rounds: int,
-    honest: Tensor | None = None,
+    evaluated: Tensor | None = None,
     validation_sizes: Tensor | None = None,
 ) -> dict[str, Any]:
-    """The last line: the models that the run delivers, which no round has started from."""
+    """The last line: the models that the run delivers, which no round has started from.
+
+    scores, test_sizes, validation_sizes: (N,); evaluated: (k,) the clients that have scores, None: all.
+    """
+    who = torch.arange(len(test_sizes)) if evaluated is None else evaluated
+    own = map_scores(lambda values: values[who], scores)
+    held_out = None if validation_sizes is None else validation_sizes[who]
     return {
         "round": rounds + 1,
-        "before": _series(scores.accuracy, test_sizes, None, honest),
-        "loss_before": _mean(scores.loss),
-        **_metrics("before", scores),
-        **_validation("validation", scores, validation_sizes, None, honest),
-        **_central(scores),
+        **_of_how_many(who, test_sizes),
+        "before": _series(own.accuracy, test_sizes[who], None),
+        "loss_before": _mean(own.loss),
+        **_metrics("before", own),
+        **_validation("validation", own, held_out, None),
+        **_central(own),
+        **_triggered(own),
     }
+
+
+def _of_how_many(evaluated: Tensor, clients: Tensor) -> dict[str, int]:
+    """How many clients were evaluated, where these are not all."""
+    return {} if len(evaluated) == len(clients) else {"evaluated": len(evaluated)}
 
 
 def _central(scores: Scores) -> dict[str, Any]:
@@ -112,9 +125,13 @@ def _central(scores: Scores) -> dict[str, Any]:
     return {} if own is None else {"central": {"all": _mean(100 * own.accuracy)}, "loss_central": _mean(own.loss)}
 
 
-def _validation(
-    name: str, scores: Scores, sizes: Tensor | None, ids: Tensor | None, honest: Tensor | None
-) -> dict[str, Any]:
+def _triggered(scores: Scores) -> dict[str, Any]:
+    """The share of test samples of other classes that a trigger turns into its own, in percent: a mean over clients."""
+    own = scores.triggered
+    return {} if own is None else {"triggered": {"all": _number(float(100 * own.accuracy.nanmean()), 4)}}
+
+
+def _validation(name: str, scores: Scores, sizes: Tensor | None, ids: Tensor | None) -> dict[str, Any]:
     """The series of held-out samples, over the clients that have some; nothing where nothing is held out."""
     if sizes is None or scores.validation is None:
         return {}
@@ -122,7 +139,7 @@ def _validation(
     own = map_scores(lambda values: values[has], scores.validation)
     place = has.cumsum(0) - 1  # of a client among those that have some
     taking_part = None if ids is None else place[ids[has[ids]]]
-    series = _series(own.accuracy, sizes[has], taking_part, None if honest is None else honest[has])
+    series = _series(own.accuracy, sizes[has], taking_part)
     return {name: series, f"loss_{name}": _mean(own.loss), **_metrics(name, own)}
 
 
@@ -140,6 +157,28 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
         if after.validation is not None:
             line |= _of_clients("validation_after", after.validation)
     return line
+
+
+def newcomer_means(served: Served) -> dict[str, Any]:
+    """Of held-out clients, for the last line of metrics.jsonl: how many, and the means over them.
+
+    "accuracy" and "loss" -> "0", "1", "5": after so many epochs; "alone": alone, after the most of these.
+    """
+    return {
+        "clients": len(served.names),
+        "accuracy": {when: _mean(100 * own.accuracy) for when, own in served.scores.items()},
+        "loss": {when: _mean(own.loss) for when, own in served.scores.items()},
+    }
+
+
+def newcomer_scores(served: Served) -> dict[str, Any]:
+    """The same of every one of them, for the last line of clients.jsonl and record.json: lists (h,)."""
+    return {
+        "names": list(served.names),
+        "accuracy": {when: _percent(own.accuracy) for when, own in served.scores.items()},
+        "loss": {when: _numbers_of(own.loss) for when, own in served.scores.items()},
+        "how": list(served.how),
+    }
 
 
 def _metrics(when: str, scores: Scores) -> dict[str, dict[str, float | None]]:
@@ -162,12 +201,8 @@ def _numbers_of(values: Tensor) -> list[float | None]:
     return [_number(value, 6) for value in values.tolist()]
 
 
-def _series(
-    accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None, honest: Tensor | None = None
-) -> dict[str, float | None]:
+def _series(accuracy: Tensor, test_sizes: Tensor, ids: Tensor | None) -> dict[str, float | None]:
     values = {"all": _mean(100 * accuracy), "all_weighted": _mean(100 * accuracy, test_sizes)}
-    if honest is not None:
-        values["honest"] = _mean(100 * accuracy[honest])
     if ids is not None:
         values["participants"] = _mean(100 * accuracy[ids])
         values["participants_weighted"] = _mean(100 * accuracy[ids], test_sizes[ids])

@@ -85,9 +85,11 @@ class Record:
     def metrics(self) -> Mapping[str, np.ndarray]:
         """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined.
 
-        The measure on held-out training data is one, and that on all clients' test data, where the run has them.
+        The measure on held-out training data is one, and that on all clients' test data, where the run has them. Those
+        of single classes are in `by_class`.
         """
-        found = {name: np.array(own["before"], dtype=float) for name, own in metric_series(self.lines).items()}
+        known = metric_series(self.lines).items()
+        found = {name: np.array(own["before"], dtype=float) for name, own in known if " " not in name}
         if "validation" in self.lines[0]:
             losses = np.array([line.get("loss_validation") for line in self.lines], dtype=float)
             own = self.series["validation.all"] if self.measure is ACCURACY else losses
@@ -95,7 +97,19 @@ class Record:
         if "central" in self.lines[0]:
             losses = np.array([line.get("loss_central") for line in self.lines], dtype=float)
             found[f"central {self.measure.name}"] = self.series["central.all"] if self.measure is ACCURACY else losses
+        if "triggered" in self.lines[0]:
+            found["backdoor success"] = self.series["triggered.all"]
         return found
+
+    @cached_property
+    def by_class(self) -> Mapping[str, np.ndarray]:
+        """Metric per class -> (R, C) before each line's round, mean over the clients that have samples of the class."""
+        found: dict[str, list[list[float | None]]] = {}
+        for name, own in metric_series(self.lines).items():
+            metric, space, _ = name.partition(" ")
+            if space:
+                found.setdefault(metric, []).append(own["before"])
+        return {metric: np.array(classes, dtype=float).T for metric, classes in found.items()}
 
     @property
     def final(self) -> np.ndarray:
@@ -103,6 +117,12 @@ class Record:
         rows = np.flatnonzero(np.isfinite(self.scores).any(axis=1))
         final: np.ndarray = self.scores[rows[-1] if len(rows) else -1]
         return final
+
+    @cached_property
+    def newcomers(self) -> Mapping[str, np.ndarray]:
+        """Epochs ("0", "1", "5"), and "alone" -> (h,) by `measure`, of held-out clients; {} where there are none."""
+        found = self.content.get("newcomers", {}).get(self.measure.name, {})
+        return {when: np.array(values, dtype=float) for when, values in found.items()}
 
     @property
     def lockstep(self) -> int:
@@ -132,6 +152,10 @@ class Record:
     def sound(self) -> bool:
         """Whether its accuracies say anything about its method."""
         return all(finding.level != "error" for finding in self.findings)
+
+    def class_name(self, number: int) -> str:
+        """What the data call a class, else its number."""
+        return str(number) if self.partition is None else self.partition.class_names[number]
 
     def client_name(self, client: int) -> str:
         """What the data call a client, else its number."""
@@ -244,7 +268,7 @@ def read_run(path: Path) -> Record:
             if len(found) != rounds + 1:
                 raise checks.damaged(path / name, f"{len(found)} lines of {rounds} rounds and the final models")
     count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
-    scores = _scores(path, clients[:count], config.clients or 0)
+    scores = _scores(path, clients[:count], config.members or 0)
     partition, total = checks.read_partition(path / PARTITION), scores.shape[1]
     if partition is not None and count and len(partition.counts) != total:
         raise checks.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")

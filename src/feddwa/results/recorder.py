@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -11,8 +11,10 @@ import torch
 
 from feddwa.callbacks import NOBODY, Callbacks, Entry
 from feddwa.checkpoint import Tree
+from feddwa.config import RunConfig
 from feddwa.engine import map_scores
 from feddwa.federation import Federation
+from feddwa.objects import shown
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
@@ -20,8 +22,10 @@ from feddwa.results.summary import summary as summarised
 from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
 from feddwa.trained.card import ModelCard
+from feddwa.trained.newcomers import HeldOut
 from feddwa.trained.store import TrainedModels, scored
 
+NAMES = ("algorithm", "dataset", "partition", "model")  # options that a summary tells
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
 
 
@@ -53,6 +57,9 @@ class SimulatedRounds:
 
     federation: Federation
     card: ModelCard  # of its models, accuracies still open
+    held_out: HeldOut | None = None  # clients that are served in the end
+    newcomers: dict[str, Any] | None = field(init=False, default=None)  # how they fare, once `last` has served them
+    _models: TrainedModels | None = field(init=False, default=None)  # that the run delivers, once they are made
     durable: ClassVar[bool] = False
 
     @property
@@ -63,7 +70,7 @@ class SimulatedRounds:
     def next(self) -> Entry:
         """Run a round."""
         result = self.federation.step()
-        line = metrics.round_line(result, self._test_sizes, self.federation.honest, self._validation_sizes)
+        line = metrics.round_line(result, self._test_sizes, self._validation_sizes)
         scores = (result.before, result.after)
         if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
             before, after = (map_scores(lambda values: values[:0], each) for each in scores)
@@ -71,11 +78,15 @@ class SimulatedRounds:
         return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers, of all clients; as a rule they were evaluated when the last round ended."""
+        """The models that the run delivers; as a rule they were evaluated when the last round ended."""
         self.federation.evaluate_all()
-        scores, rounds = self.federation.scores, self.federation.round
-        line = metrics.final_line(scores, self._test_sizes, rounds, self.federation.honest, self._validation_sizes)
+        scores, rounds, who = self.federation.scores, self.federation.round, self.federation.evaluated
+        line = metrics.final_line(scores, self._test_sizes, rounds, who, self._validation_sizes)
         clients, names = metrics.client_line(rounds + 1, scores, None, None), self.federation.engine.data.client_names
+        if self.held_out is not None:
+            served = self.held_out.serve(self.trained())
+            self.newcomers = metrics.newcomer_scores(served)
+            line["newcomers"], clients["newcomers"] = metrics.newcomer_means(served), self.newcomers
         return Entry(line, clients | ({"names": list(names)} if names else {}))
 
     def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
@@ -84,10 +95,21 @@ class SimulatedRounds:
 
     def trained(self) -> TrainedModels:
         """The personalised models after the last round, made once more as they were made to be evaluated."""
-        federation = self.federation
-        model, buffers = federation.personal(federation.everybody())
-        card = scored(self.card, federation.scores, federation.round)
-        return TrainedModels(card, {**model, **buffers}, federation.engine.module)
+        if self._models is None:  # no cached_property: its lock would be held where lockstep waits for other runs
+            federation = self.federation
+            model, buffers = federation.personal(federation.everybody())
+            card = scored(self.card, federation.scores, federation.round)
+            self._models = TrainedModels(card, {**model, **buffers}, federation.engine.module)
+        return self._models
+
+    def names(self, config: RunConfig) -> dict[str, Any]:
+        """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
+        engine = self.federation.engine
+        names: dict[str, Any] = {key: shown(getattr(config, key)) for key in NAMES}
+        shared = {"lockstep": engine.lockstep, "ranks": 1 if engine.ranks is None else engine.ranks.count}
+        names |= {key: count for key, count in shared.items() if count > 1}
+        names |= {"clients": engine.data.clients, "seed": engine.seed}
+        return names | self.federation.attackers.facts(config.attacks)
 
     @cached_property
     def _test_sizes(self) -> torch.Tensor:

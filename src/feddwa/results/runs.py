@@ -71,7 +71,7 @@ class RunDirectory:
         self._lock = _lock(path)
         self._files = {name: GrowingFile(path / name) for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
-        self._last: Sequence[float | None] = ()  # percent of every client, as written last
+        self._last: Mapping[str, Any] = {}  # the line of clients.jsonl that was written last
 
     @classmethod
     def create(
@@ -97,7 +97,7 @@ class RunDirectory:
         """Append what is known of a round."""
         self._append(METRICS, json.dumps(line, allow_nan=False).encode() + b"\n")
         self._append(CLIENTS, json.dumps(clients, allow_nan=False).encode() + b"\n")
-        self._last = clients["before"]
+        self._last = clients
         if result is not None and "weights" in result.info:
             self._append(JOURNAL, weights.journal_record(line["round"], result.cohort.ids, result.info["weights"]))
 
@@ -152,7 +152,9 @@ class RunDirectory:
         partition = checks.read_partition(self.path / PARTITION)
         groups = None if partition is None else partition.groups
         found = findings.of_run(lines, partition, stopped=summary.get("stopped"))
-        return content.make(self._config, lines, self._last, weights.read(self.path), groups, found, summary, made)
+        stored, last = weights.read(self.path), self._last
+        known = self._config, lines, last["before"], stored, groups, found, summary, made
+        return content.make(*known, last.get("newcomers"))
 
     def __enter__(self) -> "RunDirectory":
         return self

@@ -8,7 +8,7 @@ import torch
 
 from feddwa.results.metrics import Line
 
-SERIES = ("before", "after", "validation", "validation_after", "central")  # of accuracies, in a line
+SERIES = ("before", "after", "validation", "validation_after", "central", "triggered")  # of accuracies, in a line
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
@@ -109,6 +109,7 @@ def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.de
         "loss": summarise_loss(lines),
         **({"validation": summarise_validation(lines)} if "validation" in lines[0] else {}),
         **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
+        **({"newcomers": lines[-1]["newcomers"]} if "newcomers" in lines[-1] else {}),
         "missing": summarise_missing(lines),
         **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
         "seconds": round(seconds, 2),

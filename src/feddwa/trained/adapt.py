@@ -12,22 +12,19 @@ import torch
 from torch import Tensor
 
 from feddwa import build, fit
-from feddwa.algorithms import Algorithm
-from feddwa.algorithms.newcomer import Newcomer, Others
+from feddwa.algorithms.newcomer import Newcomer
 from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset, hold_out, hold_out_last
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
-from feddwa.engine import Engine, Memory, Scores, SequentialTrainer, Stack, Trainer, evaluate, evaluate_one_by_one
-from feddwa.engine.network import trainable
-from feddwa.engine.rate_schedule import CONSTANT
-from feddwa.engine.rows import only, repeat
+from feddwa.engine import Engine, Memory, Scores, Stack, Trainer
+from feddwa.engine.rows import repeat
 from feddwa.errors import require
-from feddwa.recipe import settings_of
 from feddwa.results import runs
 from feddwa.storage import write_whole
 from feddwa.trained import export, store
 from feddwa.trained.card import finite, percent
+from feddwa.trained.newcomers import engine_of, others_of, tested, trainer_of
 from feddwa.trained.samples import Samples
 from feddwa.trained.store import TrainedModels
 
@@ -80,12 +77,11 @@ def adapt(
     engine, trainer = _training(config, trained, task)
     initial = _initial(config, task, engine)
     alone = trainer.sgd(initial[0], initial[1], epochs=epochs, purpose="newcomer")
-    others = _others(trained, engine)
+    others = others_of(trained, engine)
     mean = others.mixed(others.by_size())
     new: Newcomer = algorithm.newcomer(trainer, others, epochs)
     made = {"alone": alone, "mean": mean, "adapted": (new.model, new.memory)}
-    score = evaluate_one_by_one if engine.sequential else evaluate
-    scores = {which: score(engine, model, memory["buffers"], trainer.ids) for which, (model, memory) in made.items()}
+    scores = {which: tested(trainer, *own) for which, own in made.items()}
     card = store.scored(store.card_of(config, task.dataset, engine), scores["adapted"], 0)
     card = dataclasses.replace(
         card,
@@ -112,17 +108,11 @@ def _task(trained: TrainedModels, samples: Samples, name: str, held_out: float, 
 
 
 def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[Engine, Trainer]:
-    """The engine of the newcomer's data, with the run's network, rate and batch size, and its trainer."""
-    module = trained.as_trained(0)  # its frozen parameters are everybody's
-    dtype = getattr(torch, trained.card.dtype)
-    settings, device = settings_of(config), build.choose_device(config.device)
-    settings = dataclasses.replace(settings, keep_optimizer=False, schedule=CONSTANT, local_steps=None, drop_last=False)
-    loss = build.loss_of(config, task.dataset)
-    engine = build.engine_on(Algorithm(), module, task, device, settings, config.seed, dtype, loss)
+    """The engine of the newcomer's data and its trainer."""
+    engine = engine_of(config, trained.as_trained(0), task, getattr(torch, trained.card.dtype))
     engine = build.tried(config, engine)
     fit.check_single_samples(engine)
-    kind = SequentialTrainer if engine.sequential else Trainer
-    return engine, kind(engine, torch.zeros(1, dtype=torch.int64), (config.rounds or 0) + 1)
+    return engine, trainer_of(engine, 0, (config.rounds or 0) + 1)
 
 
 def _initial(config: RunConfig, task: Task, engine: Engine) -> tuple[Stack, Memory]:
@@ -130,14 +120,6 @@ def _initial(config: RunConfig, task: Task, engine: Engine) -> tuple[Stack, Memo
     start = dataclasses.replace(engine, module=build.make_network(config, task.dataset))
     model, buffers = start.initial()
     return repeat(model, 1), {"buffers": repeat(buffers, 1)}
-
-
-def _others(trained: TrainedModels, engine: Engine) -> Others:
-    parameters, buffers = trained.parts()
-    device = engine.data.device
-    models = {name: value.to(device) for name, value in only(parameters, trainable(engine.module)).items()}
-    sizes = torch.tensor(trained.card.train_samples)
-    return Others(models, {name: value.to(device) for name, value in buffers.items()}, sizes)
 
 
 def _named(trained: TrainedModels, weights: Tensor) -> dict[str, float]:

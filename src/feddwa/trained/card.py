@@ -60,7 +60,9 @@ class ModelCard:
         """The number of a client that is given by its name or number; of a text that may be both, it is the name."""
         if isinstance(name, str) and name in self.clients:
             return self.clients.index(name)
-        number = int(name) if isinstance(name, int) or name.isdecimal() else -1
+        numbers_are_names = all(map(str.isdecimal, self.clients))  # where clients are held out, places are others
+        by_place = isinstance(name, int) or (name.isdecimal() and not numbers_are_names)
+        number = int(name) if by_place else -1
         if not 0 <= number < len(self.clients):
             few = self.clients if len(self.clients) <= 10 else (*self.clients[:9], f"... {len(self.clients)} in all")
             raise InputError(f"--client {shown(name)}: no such client; there are {', '.join(few)}")

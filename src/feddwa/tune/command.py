@@ -3,7 +3,6 @@
 import dataclasses
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,6 +20,7 @@ from feddwa.data.task import Task
 from feddwa.errors import InputError
 from feddwa.tune.search import Search, run_finals, run_search
 from feddwa.tune.space import in_words
+from feddwa.workers import end_with
 
 Tell = Callable[[str], None]
 
@@ -102,11 +102,5 @@ def _method_alone(search: Search, seeds: Sequence[int]) -> str:
 
 def _end_with(parent: int) -> None:
     """End this process when the one that started it has: a search that was killed may be resumed at once."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with(parent)
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))

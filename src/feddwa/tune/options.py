@@ -19,7 +19,7 @@ class TuningOptions:
     budget: Annotated[str | None, Option(metavar="gradients=X")] = None
     """In place of --trials: gradients of single samples that all trials of a method may compute."""
     sampler: Literal["tpe", "random", "grid", "halving"] = "tpe"
-    """How trials are drawn; halving: at random, and only the best third trains on after 1/9 and 1/3 of the rounds."""
+    """How trials are drawn; halving: at random; best third and defaults train on after 1/9, 1/3 of the rounds."""
     space: Annotated[tuple[str, ...], Option(metavar="KEY=RANGE", repeated=True)] = ()
     """KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c: what is tried, also of epochs, batch_size, ... Repeatable."""
     seeds_final: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...], Option(metavar="N")] = (0, 1, 2)

@@ -86,7 +86,8 @@ def run_search(search: Search, task: Task, tell: Tell = lambda line: None) -> di
     while count := budget.due(study.finished(), size):
         batch = study.batch(count)
         configs = [applied(config, each.values).resolved() for each in batch]
-        outcomes = trials.train(configs, task, rungs)
+        default = [place for place, each in enumerate(batch) if each.number == 0]
+        outcomes = trials.train(configs, task, rungs, sure=default)
         study.tell([Trial(each.number, each.values, out) for each, out in zip(batch, outcomes, strict=True)])
         tell(_progress(search.folder.name, study.finished(), measure))
     done = study.finished()

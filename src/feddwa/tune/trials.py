@@ -34,6 +34,7 @@ class _Member:
 
     config: RunConfig
     engine: Engine
+    sure: bool  # to go on whatever it scores
     federation: Federation | None = None
     curve: dict[int, float] = field(default_factory=dict)
     gradients: float = 0.0
@@ -60,23 +61,27 @@ class _Member:
         return Outcome(self.curve, self.gradients, self.stopped, self.failed)
 
 
-def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int]) -> list[Outcome]:
+def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], sure: Sequence[int] = ()) -> list[Outcome]:
     """Train trials of one method in lockstep to the rounds `rungs`.
 
-    After each of these but the last only the best third goes on. Configurations are settled, and of one `validation`.
+    After each of these but the last only the best third goes on, beside those at the places `sure`.
+    Configurations are settled, and of one `validation`.
     """
     first = judged_on_validation(make_engine(configs[0], task))
     configs = [replace(config, eval_every=rungs[-1] + 1, eval_clients=0) for config in configs]  # at the rungs alone
-    members = [_Member(config, replace(first, settings=settings_of(config))) for config in configs]
+    members = [
+        _Member(config, replace(first, settings=settings_of(config)), place in sure)
+        for place, config in enumerate(configs)
+    ]
     stack = _stack(members, task)
     going = members
     for until in rungs:
         _advance(stack, going, until)
         going = [member for member in going if not member.failed]
         if until != rungs[-1]:
-            best = sorted(going, key=partial(_rank, until))[: math.ceil(len(going) / KEPT)]
-            for member in going:
-                member.stopped = member not in best
+            judged = sorted((each for each in going if not each.sure), key=partial(_rank, until))
+            for member in judged[math.ceil(len(judged) / KEPT) :]:
+                member.stopped = True
             going = [member for member in going if not member.stopped]
     return [member.outcome() for member in members]
 

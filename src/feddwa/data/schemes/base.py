@@ -4,7 +4,7 @@ Inside a scheme the currency is an *owner* array: owner[row] = client, or -1 for
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
@@ -26,6 +26,27 @@ class Partition(NamedClients):
     turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+    newcomers: "Partition | None" = None  # clients that are held out: they are none of the N
+
+    @property
+    def everybody(self) -> int:
+        """How many clients share the data: N, and those that are held out."""
+        return len(self.train) + (0 if self.newcomers is None else len(self.newcomers.train))
+
+    def only(self, clients: np.ndarray) -> "Partition":
+        """What some clients (k,) have; one without a name is called by its number here."""
+        arrays = {name: getattr(self, name) for name in ("groups", "turns", "relabel")}
+        return Partition(
+            train=[self.train[client] for client in clients],
+            test=[self.test[client] for client in clients],
+            **{name: None if value is None else value[clients] for name, value in arrays.items()},
+            client_names=tuple(self.client_name(client) for client in clients),
+        )
+
+    def hold_out(self, clients: np.ndarray) -> "Partition":
+        """The same with some clients (k,) as newcomers."""
+        others = np.setdiff1d(np.arange(len(self.train)), clients)
+        return replace(self.only(others), newcomers=self.only(clients))
 
 
 class Scheme:

@@ -1,0 +1,71 @@
+"""Bounds on how far a client can go."""
+
+import math
+from dataclasses import dataclass
+
+from feddwa.defences.base import Defence, Weighted
+from feddwa.defences.coordinates import alone, by_coordinate, middle
+from feddwa.engine import Stack
+from feddwa.engine.rows import count, difference, norms, scale
+from feddwa.errors import require
+from feddwa.ledger import book
+from feddwa.mixing import weighted_mean
+from feddwa.params import Repeats
+
+
+@dataclass(frozen=True)
+class Clip(Defence):
+    """Norm bounding: updates longer than `multiple` times the median length in the round are shortened to that.
+
+    Attackers who are less than half of a round cannot raise the bound above that of the longest honest update. What is
+    bounded is how fast a model can be led astray, not how far.
+    """
+
+    summary = "updates are shortened to a multiple of the cohort's median length"
+
+    multiple: float = 1.5
+    """Of the median length."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.multiple < math.inf, "--param multiple", self.multiple, "a finite number above 0")
+
+    def updates(self, updates: Stack) -> Stack:
+        """See Defence."""
+        book(count(updates), 1, updates)
+        lengths = norms(updates)  # (m,)
+        bound = self.multiple * lengths.quantile(0.5)  # of an even number the mean of the two in the middle
+        return scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), updates)
+
+
+@dataclass(frozen=True)
+class CentredClipping(Defence):
+    """Centred clipping (Karimireddy et al., ICML 2021): c <- c + sum_k p_k clip(x_k - c, tau), L times.
+
+    The paper starts from the last round's result and takes tau as given. Here c starts from the median of every
+    coordinate and tau is `multiple` times the weighted median distance from c, so that rows need no memory and tau no
+    search. Holds against less than half of the weight.
+    """
+
+    summary = "differences to a centre are shortened, again and again"
+
+    multiple: float = 1.0
+    """tau, in median distances from the centre."""
+    passes: Repeats = 3
+    """L."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.multiple < math.inf, "--param multiple", self.multiple, "a finite number above 0")
+        require(self.passes >= 1, "--param passes", self.passes, "at least 1")
+
+    def models(self, given: Weighted) -> Weighted:
+        """See Defence."""
+        centre, weights = by_coordinate(middle, given).models, given.weights
+        for _ in range(self.passes):
+            book(len(given), 1, given.models)
+            apart = difference(given.models, centre)
+            lengths = norms(apart)
+            order = lengths.argsort()
+            bound = self.multiple * middle(weights[order, None], lengths[order, None])
+            step = weighted_mean(weights[None], scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), apart))
+            centre = {name: value + step[name] for name, value in centre.items()}
+        return alone(centre)

@@ -1,0 +1,93 @@
+"""The defences of a federation, one after the other, and where they are put to work."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feddwa.algorithms import Algorithm
+from feddwa.defences.base import Defence, Weighted
+from feddwa.engine import Message, Stack
+from feddwa.engine.rows import concat, difference, take
+from feddwa.errors import InputError
+from feddwa.mixing import mixing_by, weighted_mean
+from feddwa.updates import origin
+
+ROUNDED = 1e-9  # a weight that is negative by no more is 0
+
+
+@dataclass(frozen=True)
+class Defences:
+    """Defences in the order in which they act; none by default."""
+
+    chain: tuple[Defence, ...] = ()
+
+    @property
+    def replaces_means(self) -> bool:
+        """Whether a mean is another with them."""
+        return any(type(each).models is not Defence.models for each in self.chain)
+
+    def filtered(self, upload: Message, download: Message, differences: Collection[str]) -> Message:
+        """The uploads (m, ...) with which the server goes on.
+
+        Of a part that holds models all updates are taken together; other numbers, such as losses, stay as they are.
+        download: (m, ...) what was sent; differences: parts that are no models but differences of some.
+        """
+        return {
+            part: self._filtered(rows, origin(part, rows, download, differences), part in differences)
+            for part, rows in upload.items()
+        }
+
+    def _filtered(self, rows: Stack, origins: Stack, is_difference: bool) -> Stack:
+        if not is_difference and (not rows or rows.keys() != origins.keys()):
+            return rows
+        start = {name: torch.zeros_like(value) for name, value in rows.items()} if is_difference else origins
+        sent = new = difference(rows, start)
+        for defence in self.chain:
+            new = defence.updates(new)
+        return {  # what no defence has changed stays as it is, bit for bit
+            name: torch.where(new[name] == sent[name], value, start[name] + new[name]) for name, value in rows.items()
+        }
+
+    @contextmanager
+    def at_work(self, algorithm: Algorithm, upload: Message) -> Iterator[None]:
+        """Let a server's means be robust in the enclosed work, with which it answers an upload."""
+        taken: list[int] = []
+
+        def mean(weights: Tensor, stack: Stack) -> Stack:
+            taken.append(len(weights))
+            return self.mean(weights, stack)
+
+        if not self.replaces_means:
+            yield
+            return
+        with mixing_by(mean):
+            yield
+        if any(upload.values()) and not taken:
+            name, advice = type(algorithm).__name__, "clip, which acts on updates"
+            raise InputError(f"--defence: takes the place of a server's means, and {name} takes none; take {advice}")
+
+    def mean(self, weights: Tensor, stack: Stack) -> Stack:
+        """What takes the place of weighted means: (k, *shape) from weights (k, m) and models (m, *shape)."""
+        if (weights < -ROUNDED).any():
+            raise InputError("--defence: takes the place of means, and this method's weights are negative; take clip")
+        weights = weights.double().cpu()
+        whole = Weighted(weights[0], stack)  # whose distances serve all rows
+        rows = [self._row(own, whole) for own in weights]
+        return concat([{"mean": each} for each in rows])["mean"]
+
+    def _row(self, weights: Tensor, whole: Weighted) -> Stack:
+        """One row: (1, *shape) from weights (m,). A sum other than 1 is a factor of the result."""
+        places = (weights > ROUNDED).nonzero().flatten()
+        if not len(places):
+            return weighted_mean(weights[None], whole.models)
+        own = weights[places]
+        given = Weighted(own / own.sum(), take(whole.models, places), (whole, places))
+        for defence in self.chain:
+            given = defence.models(given)
+        return weighted_mean(weights.sum() * given.weights[None], given.models)
+
+
+UNDEFENDED = Defences()

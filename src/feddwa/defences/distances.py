@@ -1,0 +1,99 @@
+"""Robust means by distance: what is made of the models are other weights, or means of neighbours."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from feddwa.defences.base import Assuming, Defence, Weighted
+from feddwa.engine.rows import take
+from feddwa.errors import require
+from feddwa.mixing import weighted_mean
+from feddwa.params import Repeats
+
+AT_REST = 1e-9  # change of a weight in a pass, below which there is no other one
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Defence):
+    """RFA: the z of least sum_k p_k ||z - x_k||, by Weiszfeld's passes from the mean (Pillutla et al., 2019).
+
+    q_k ~ p_k / max(nu, ||z - x_k||), z = sum_k q_k x_k. Holds against less than half of the weight. z is a combination
+    of the models, so all passes are over the matrix D of squared distances: ||z - x_k||^2 = (D q)_k - q D q / 2.
+    """
+
+    summary = "the point of least weighted distance to the models (RFA)"
+
+    passes: Repeats = 100
+    """Of Weiszfeld's algorithm at most; each is over a matrix as large as P."""
+    nu: float = 1e-6
+    """Distance below which a model weighs no more."""
+
+    def __post_init__(self) -> None:
+        require(self.passes >= 1, "--param passes", self.passes, "at least 1")
+        require(0 < self.nu < math.inf, "--param nu", self.nu, "a finite number above 0")
+
+    def models(self, given: Weighted) -> Weighted:
+        """See Defence."""
+        new = given.weights
+        for _ in range(self.passes):
+            across, old = given.distances @ new, new
+            far = (across - new @ across / 2).clamp(min=0).sqrt()
+            new = given.weights / far.clamp(min=self.nu)
+            new = new / new.sum()
+            if (new - old).abs().max() < AT_REST:
+                break
+        return Weighted(new, given.models, given.within)
+
+
+@dataclass(frozen=True)
+class Krum(Assuming):
+    """The model that is nearest to its neighbours (Blanchard et al., NeurIPS 2017).
+
+    With f attackers expected among s models the score of one is the sum of squared distances to the s - f - 2 nearest
+    others; the model of least score is taken. Holds where s >= 2 f + 3.
+    """
+
+    summary = "the one model that is nearest to its neighbours"
+
+    def kept(self, models: int) -> int:
+        """How many models are taken."""
+        return 1
+
+    def models(self, given: Weighted) -> Weighted:
+        """See Defence."""
+        total = len(given)
+        neighbours = max(1, total - self.count(total) - 2)
+        scores = given.distances.sort(dim=1).values[:, 1 : 1 + neighbours].sum(1)
+        best = scores.argsort(stable=True)[: self.kept(total)].sort().values
+        weights = given.weights[best]
+        return Weighted(weights / weights.sum(), take(given.models, best))
+
+
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """The mean of the s - f models of least score, see Krum."""
+
+    summary = "the mean of the models that are nearest to their neighbours"
+
+    def kept(self, models: int) -> int:
+        """See Krum."""
+        return models - self.count(models)
+
+
+@dataclass(frozen=True)
+class NNM(Assuming):
+    """Nearest-neighbour mixing (Allouah et al., AISTATS 2023): each model becomes the mean of the s - f nearest to it.
+
+    Itself included. Comes before another defence, which then needs to hold against less: `nnm,trimmed-mean`.
+    """
+
+    summary = "each model becomes the mean of its nearest, before another defence"
+
+    def models(self, given: Weighted) -> Weighted:
+        """See Defence."""
+        total = len(given)
+        own = torch.eye(total, dtype=torch.float64)  # nearer than any copy of it
+        nearest = (given.distances - own).argsort(dim=1, stable=True)[:, : total - self.count(total)]
+        shares = torch.zeros(total, total, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
+        return Weighted(given.weights, weighted_mean(shares, given.models))

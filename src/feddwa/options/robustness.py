@@ -1,0 +1,71 @@
+"""Options of robustness: clients that are sick, slow or hostile, and what the server does about them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from feddwa import params
+from feddwa.errors import InputError, require
+from feddwa.params import Option
+from feddwa.plugins import ATTACKS, DEFENCES, label, located
+
+FAULTS = ("dropout", "straggler", "nan", "shape")  # the fields of feddwa.faults.Faults
+
+
+@dataclass(frozen=True)
+class RobustnessOptions:
+    """By default all clients are well and honest."""
+
+    fault: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
+    """Clients that are sick or slow: dropout, straggler, nan, shape."""
+    attack: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
+    """Clients that are hostile (`feddwa list attacks`); scores are then those of the honest ones."""
+    defence: Annotated[str, Option(metavar="NAME,...")] = ""
+    """What the server does about hostile clients, one after the other: `feddwa list defences`."""
+
+    @property
+    def faults(self) -> dict[str, float]:
+        """Name of each fault -> its share."""
+        return params.shares("--fault", self.fault, _check_fault)
+
+    @property
+    def attacks(self) -> dict[str, float]:
+        """Name or reference of each attack -> its share of the clients."""
+        return params.shares("--attack", self.attack, ATTACKS.check)
+
+    @property
+    def defences(self) -> tuple[str, ...]:
+        """Name or reference of each defence, in the order in which they act."""
+        return tuple(name.strip() for name in self.defence.split(",")) if self.defence else ()
+
+    def located_robustness(self) -> dict[str, str]:
+        """`attack` and `defence` with references to files that lead there from any folder."""
+        attacks = [f"{located(name)}={share}" for name, share in self.attacks.items()]
+        return {"attack": ",".join(attacks), "defence": ",".join(map(located, self.defences))}
+
+    def check_robustness(self, clients: int | None, participation: float) -> None:
+        """Raise InputError unless names are known, shares hit somebody, and somebody is honest; clients: N if known."""
+        shares = self.attacks
+        require(sum(shares.values()) < 1, "--attack", self.attack, "of shares that are together below 1")
+        for name, share in shares.items():
+            _check_hits(f"--attack {label(name)}", share, clients)
+        if clients and sum(round(share * clients) for share in shares.values()) >= clients:
+            raise InputError(
+                f"--attack {self.attack}: nobody of {clients} clients would be honest; take smaller shares"
+            )
+        for name in self.defences:
+            DEFENCES.check(name)
+            require(self.defences.count(name) == 1, f"--defence {label(name)}", self.defence, "given once")
+        late = self.faults.get("straggler", 0.0)  # the other faults are chances that each client has by itself
+        _check_hits("--fault straggler", late, clients and int(participation * clients + 1e-9))
+
+
+def _check_hits(option: str, share: float, clients: int | None) -> None:
+    """Raise where a share is a count of clients, rounded, and too small to hit any."""
+    if clients:
+        valid = f"0, or above {0.5 / clients:.3g}: it hits nobody of {clients}"
+        require(share == 0 or round(share * clients) > 0, option, share, valid)
+
+
+def _check_fault(name: str) -> None:
+    if name not in FAULTS:
+        raise InputError(f"--fault {name}: no such fault; valid: {', '.join(FAULTS)}, as NAME=SHARE")
