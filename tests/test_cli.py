@@ -215,7 +215,7 @@ def test_natural_clients(call):
 
 BAD = {
     "walk": "walk: unknown command; valid: run, compare, ",
-    "list": "algorithms, datasets, .*, attacks, defences: missing; What to list; see feddwa list --help",
+    "list": "WHAT: missing; What to list: algorithms, datasets, .*, attacks or defences; see feddwa list --help",
     "list colours": "got 'colours', must be one of algorithms, datasets, models, partitions",
     "figure": "curves, weights, .*: missing; Which figure",
     "figure pie runs": "got 'pie', must be one of curves, weights, similarity",

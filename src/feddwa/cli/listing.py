@@ -69,9 +69,9 @@ class ListConfig:
 
     what: Annotated[
         Literal["algorithms", "datasets", "models", "partitions", "losses", "metrics", "attacks", "defences"],
-        Option(positional=True),
+        Option(positional=True, metavar="WHAT"),
     ]
-    """What to list."""
+    """What to list: algorithms, datasets, models, partitions, losses, metrics, attacks or defences."""
     name: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
     """One of them, or a reference such as FILE.py:CLASS."""
     json: bool = False
