@@ -53,6 +53,7 @@ def attackers(n: int, attack: Attack, share: float, seed: int = 0) -> Attackers:
         ("random=0.98", "--attack random=0.98: nobody of 20 clients would be honest"),
         ("random=0.01", r"--attack random: got 0.01, must be 0, or above 0.025: it hits nobody of 20"),
         (f"{__name__}:NoAttack=0.5", "must be a frozen dataclass that inherits from feddwa.attacks.Attack"),
+        (f"{__name__}:Needy=0.5", "its field strength has no default"),
     ],
 )
 def test_bad_requests_are_one_line(text, message):
@@ -62,6 +63,11 @@ def test_bad_requests_are_one_line(text, message):
 
 class NoAttack:
     pass
+
+
+@dataclass(frozen=True)
+class Needy(Attack):
+    strength: float
 
 
 @pytest.mark.parametrize(

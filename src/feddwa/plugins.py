@@ -10,6 +10,7 @@ A reference stands wherever a name does: options, TOML files, Python. A run stor
 reads the run directory finds the same code again.
 """
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -22,11 +23,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, shown, unknown
 
+T = TypeVar("T")
 LIBRARIES = ("torchvision", "timm", "hf")  # that have networks by name, see feddwa.models.libraries
 HUB = "hf:"  # before the name of a repository of the Hugging Face hub
 REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
@@ -200,6 +202,22 @@ def _leads_to(value: Any, module: str | None, name: str) -> bool:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found is value
+
+
+def dataclass_of(base: type[T], found: Any) -> type[T]:
+    """A class from outside the package as a frozen dataclass of a base; raises Unfit where it cannot be one."""
+    if not (isinstance(found, type) and issubclass(found, base) and dataclasses.is_dataclass(found)):
+        name = f"{base.__module__.removesuffix('.base')}.{base.__name__}"
+        raise Unfit(f"must be a frozen dataclass that inherits from {name}")
+    check_defaults(found)
+    return found
+
+
+def check_defaults(kind: Any) -> None:
+    """Raise Unfit where a field of a dataclass has no default."""
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING:
+            raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
 
 
 def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: str) -> None:

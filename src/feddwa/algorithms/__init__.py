@@ -11,8 +11,7 @@ from typing import Any
 from feddwa import plugins
 from feddwa.algorithms.base import Algorithm, Info, Problem
 from feddwa.built_in import entries
-from feddwa.params import fields_of
-from feddwa.plugins import Unfit, check_arguments
+from feddwa.plugins import Unfit, check_arguments, check_defaults
 
 __all__ = ["ALGORITHMS", "Algorithm", "Info", "Problem", "title_of"]
 
@@ -37,9 +36,7 @@ def adopt(kind: Any) -> type[Algorithm]:
         raise Unfit(f"is {_in_words(kind)}, must be a subclass of feddwa.Algorithm")
     if not is_dataclass(kind) or (vars(kind).get("__annotations__") and "__dataclass_fields__" not in vars(kind)):
         raise Unfit("has fields but is no dataclass; write @dataclass(frozen=True) above the class")
-    for name, (_, default) in fields_of(kind).items():
-        if default is inspect.Parameter.empty or type(default).__name__ == "_MISSING_TYPE":
-            raise Unfit(f"its field {name} has no default; every hyper-parameter must have one")
+    check_defaults(kind)
     for method in METHODS:
         names = tuple(inspect.signature(getattr(Algorithm, method)).parameters)
         check_arguments(getattr(kind, method), names, method)

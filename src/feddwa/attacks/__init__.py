@@ -1,13 +1,12 @@
 """Attacks: what hostile clients send in place of honest updates (`--attack NAME=SHARE,...`)."""
 
-import dataclasses
 from typing import Any
 
 from feddwa.attacks.base import Attack, Seen
 from feddwa.attacks.data import Backdoor, LabelFlip
 from feddwa.attacks.simple import FreeRider, RandomModel, Scaled, SignFlip
 from feddwa.attacks.statistics import ALIE, IPM, Collusion, MinMax, MinSum
-from feddwa.plugins import Unfit
+from feddwa.plugins import dataclass_of
 
 __all__ = ["ATTACKS", "Attack", "Seen", "adopt"]
 
@@ -28,6 +27,4 @@ ATTACKS: dict[str, type[Attack]] = {
 
 def adopt(attack: Any) -> type[Attack]:
     """An attack from outside the package; raises Unfit where it cannot be one."""
-    if not (isinstance(attack, type) and issubclass(attack, Attack) and dataclasses.is_dataclass(attack)):
-        raise Unfit("must be a frozen dataclass that inherits from feddwa.attacks.Attack")
-    return attack
+    return dataclass_of(Attack, attack)

@@ -21,7 +21,7 @@ from feddwa.data.schemes.shift import LabelPermutation, Rotations
 from feddwa.errors import InputError, counted, require
 from feddwa.params import build
 from feddwa.plugins import PARTITIONS as REGISTRY
-from feddwa.plugins import Unfit, check_arguments, label
+from feddwa.plugins import Unfit, check_arguments, check_defaults, label
 
 __all__ = ["PARTITIONS", "Partition", "Scheme", "adopt", "check", "held_out", "make", "make_scheme"]
 
@@ -48,9 +48,7 @@ def adopt(scheme: Any) -> type[Scheme]:
         raise Unfit(f"is a {type(scheme).__name__}, must be {valid}")
     if getattr(scheme, "reads", None) not in get_args(Reads):
         raise Unfit(f"has no `reads`, what of the data it depends on; must be one of {', '.join(get_args(Reads))}")
-    for field in dataclasses.fields(scheme):
-        if field.default is dataclasses.MISSING:
-            raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
+    check_defaults(scheme)
     check_arguments(scheme.__call__, ("self", *ARGUMENTS), "__call__")
     return scheme if issubclass(scheme, Scheme) else type(scheme.__name__, (scheme, Scheme), {})
 

@@ -1,13 +1,12 @@
 """Defences: what a server does against hostile clients (`--defence NAME,...`)."""
 
-import dataclasses
 from typing import Any
 
 from feddwa.defences.base import Defence, Weighted
 from feddwa.defences.bounds import CentredClipping, Clip
 from feddwa.defences.coordinates import Median, TrimmedMean
 from feddwa.defences.distances import NNM, GeometricMedian, Krum, MultiKrum
-from feddwa.plugins import Unfit
+from feddwa.plugins import dataclass_of
 
 __all__ = ["DEFENCES", "Defence", "Weighted", "adopt"]
 
@@ -25,6 +24,4 @@ DEFENCES: dict[str, type[Defence]] = {
 
 def adopt(defence: Any) -> type[Defence]:
     """A defence from outside the package; raises Unfit where it cannot be one."""
-    if not (isinstance(defence, type) and issubclass(defence, Defence) and dataclasses.is_dataclass(defence)):
-        raise Unfit("must be a frozen dataclass that inherits from feddwa.defences.Defence")
-    return defence
+    return dataclass_of(Defence, defence)
