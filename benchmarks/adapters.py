@@ -6,7 +6,7 @@
 The plain loop is what peft's users write: one base, an adapter for every client, an SGD optimiser and a DataLoader of
 each, one client after another. It is that of the package `peft` where it is installed, else one of this library's
 modules, whose adapter all clients train in turn. Times are medians of epochs run in turn, divided by their steps.
---chunk clients are trained together: as `feddwa run --chunk`, it bounds what their activations take. On a GPU two
+--chunk clients are trained together, as by `feddwa run --chunk`: it bounds what their activations take. On a GPU two
 numbers of memory are told, beside the bytes of one base and all adapters: what is allocated between two epochs, and the
 most that was reserved in any, with activations, gradients and the program.
 """
@@ -20,14 +20,15 @@ import numpy as np
 import torch
 from engine import engine_on, race
 from networks import CLASSES, Logits
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from feddwa.engine import Engine, Stack, Trainer
+from feddwa.algorithms import Local
+from feddwa.engine import Engine
 from feddwa.engine.network import head_name, trainable
-from feddwa.engine.rows import repeat, take_parts
 from feddwa.models.adapters import Lora, LowRank, adapted
+from feddwa.sides import ClientSide, begin, problem_of
 
 VOCABULARY, LENGTH, SAMPLES, BATCH = 1000, 32, 16, 8
 
@@ -52,25 +53,15 @@ def loaders(engine: Engine) -> Iterator[DataLoader]:  # type: ignore[type-arg]
         yield DataLoader(own, batch_size=BATCH, shuffle=True)
 
 
-def clones(stack: Stack) -> dict[str, Tensor]:
-    """Rows (m, *shape) of their own."""
-    return {name: value.clone() for name, value in stack.items()}
-
-
 def epoch_in_chunks(engine: Engine, chunk: int) -> Callable[[], None]:
-    """One epoch of all clients, `chunk` together; what they have trained takes the place of what they had."""
-    model, buffers = (repeat(values, engine.data.clients) for values in engine.initial())
-    state = {"model": clones(model), "buffers": clones(buffers)}
-    rounds = iter(range(1, 10**9))
+    """One epoch of all clients as `feddwa run --algorithm local --chunk` trains them."""
+    side, everybody = ClientSide.of(Local(), engine, "local", chunk), torch.arange(engine.data.clients)
+    problem, buffers = problem_of(engine), engine.initial()[1]
+    memory, rounds = begin(Local(), side.batchnorm, problem, buffers, engine.settings)[1], iter(range(1, 10**9))
 
     def epoch() -> None:
-        number = next(rounds)
-        for ids in torch.arange(engine.data.clients).split(chunk):
-            own = take_parts(state, ids)
-            trained, memory = Trainer(engine, ids, number).sgd(own["model"], {"buffers": own["buffers"]})
-            for part, new in {"model": trained, **memory}.items():
-                for name, value in new.items():
-                    state[part][name][ids] = value
+        nonlocal memory
+        _, memory, _ = side.train(everybody, next(rounds), {}, memory)
 
     return epoch
 
