@@ -44,6 +44,7 @@ browser: $(READY)
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest -rs tests/test_site.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py

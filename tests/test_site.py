@@ -41,7 +41,8 @@ def test_every_algorithm_and_command_has_its_place(site):
     text = (site / "commands.html").read_text(encoding="utf-8")
     assert all(f"usage: feddwa {name}" in text for name in cli.COMMANDS)
     reference = (site / "reference.html").read_text(encoding="utf-8")
-    assert all(f'id="feddwa.{name}"' in reference for name in ("run", "resume", "FedDWA", "mixing.dwa_weights"))
+    named = ("run", "resume", "algorithms.feddwa.FedDWA", "mixing.dwa_weights")
+    assert all(f'id="feddwa.{name}"' in reference for name in named)
 
 
 def test_every_page_is_in_the_menu(site):

@@ -206,11 +206,12 @@ def _leads_to(value: Any, module: str | None, name: str) -> bool:
 
 def dataclass_of(base: type[T], found: Any) -> type[T]:
     """A class from outside the package as a frozen dataclass of a base; raises Unfit where it cannot be one."""
+    kind: type[T] = found
     if not (isinstance(found, type) and issubclass(found, base) and dataclasses.is_dataclass(found)):
         name = f"{base.__module__.removesuffix('.base')}.{base.__name__}"
         raise Unfit(f"must be a frozen dataclass that inherits from {name}")
     check_defaults(found)
-    return found
+    return kind
 
 
 def check_defaults(kind: Any) -> None:
