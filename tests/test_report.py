@@ -17,10 +17,10 @@ from feddwa.report import progress as progress_module
 from feddwa.report.progress import jobs, progress
 from feddwa.report.tables import show_results, show_weights
 from feddwa.report.terminal import make_console, show_finding
-from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.results.findings import Finding
 from feddwa.results.plot import Panel, draw_weights, terminal_weights
 from feddwa.results.record import Record
+from feddwa.results.units import human_bytes, human_flops, human_seconds
 from feddwa.results.weights import Weights
 
 SERIES = ("all", "all_weighted", "participants", "participants_weighted")

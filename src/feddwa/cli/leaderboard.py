@@ -54,9 +54,9 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     from rich.table import Table
 
     from feddwa.report.terminal import show_finding
-    from feddwa.report.units import human_bytes, human_flops, human_seconds
     from feddwa.results.compare import budgets, leaderboard, over_whom, reference, unequal_seeds
     from feddwa.results.methods import by_method
+    from feddwa.results.units import human_bytes, human_flops, human_seconds
 
     every = by_method(records)
     for method in every:

@@ -36,9 +36,9 @@ class FigureConfig:
 def report_command(config: ReportConfig) -> int:
     """`feddwa report`."""
     from feddwa.report.page import write_report
-    from feddwa.report.units import human_bytes
     from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read
+    from feddwa.results.units import human_bytes
 
     _check_runs(config.runs)
     settings = by_setting(read(config.runs))

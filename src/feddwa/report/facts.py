@@ -7,10 +7,10 @@ import numpy as np
 
 from feddwa import doctor
 from feddwa.config import RunConfig
-from feddwa.report.units import human_bytes
 from feddwa.results.collaboration import flow
 from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
 from feddwa.results.methods import Method
+from feddwa.results.units import human_bytes
 
 FAILURES = 2  # that the headline has room for
 MANY = 5  # methods that are named in a sentence at most

@@ -12,11 +12,11 @@ from feddwa.data.labels import short
 from feddwa.errors import InputError
 from feddwa.report.collect import styles_of
 from feddwa.report.facts import lead
-from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.results.collaboration import affinity
 from feddwa.results.compare import gain_over, local_runs
 from feddwa.results.methods import Method, clients_in_words
 from feddwa.results.plot import Panel, draw_weights, saved_figure
+from feddwa.results.units import human_bytes, human_flops, human_seconds
 
 MARKERS = "osD^vPX*<>pdh8"
 EARLY = (1, 5)  # rounds whose weights are shown besides the last

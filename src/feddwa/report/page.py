@@ -18,7 +18,6 @@ from feddwa.config_file import to_toml
 from feddwa.errors import InputError, counted
 from feddwa.report import facts
 from feddwa.report.collect import collect
-from feddwa.report.units import human_bytes, human_flops, human_seconds
 from feddwa.results import newcomers
 from feddwa.results.compare import (
     Spread,
@@ -32,6 +31,7 @@ from feddwa.results.compare import (
 from feddwa.results.fairness import fairness
 from feddwa.results.methods import Method, by_method, clients_in_words
 from feddwa.results.record import Record
+from feddwa.results.units import human_bytes, human_flops, human_seconds
 from feddwa.storage import write_whole
 
 SCRIPTS = ("core.js", "curves.js", "explorer.js", "others.js")

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from feddwa.report.units import human_bytes, human_seconds
+from feddwa.results.units import human_bytes, human_seconds
 
 Line = dict[str, Any]  # of metrics.jsonl
 Observer = Callable[..., None]  # takes a line, and of several seeds in lockstep also which it is of, as `seed`

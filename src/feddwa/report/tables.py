@@ -12,7 +12,6 @@ from feddwa.config import RunConfig
 from feddwa.errors import counted
 from feddwa.report.facts import attacked
 from feddwa.report.terminal import show_finding
-from feddwa.report.units import human_bytes, human_seconds
 from feddwa.results import newcomers
 from feddwa.results.compare import (
     client_gains,
@@ -28,6 +27,7 @@ from feddwa.results.findings import Finding
 from feddwa.results.methods import Method, setting_name
 from feddwa.results.plot import Panel, draw_weights, terminal_weights
 from feddwa.results.record import Record
+from feddwa.results.units import human_bytes, human_seconds
 
 SHOWN_ROUNDS = (1, 5)  # besides the last: how early a method finds its partners
 
