@@ -17,9 +17,9 @@ from feddwa.attacks import ATTACKS
 from feddwa.attacks.simple import Scaled
 from feddwa.config import RunConfig
 from feddwa.defences import DEFENCES, Defence
-from feddwa.defences.bounds import Clip
+from feddwa.defences.bounds import Clip, NormBound
 from feddwa.defences.chain import Defences
-from feddwa.engine import Stack
+from feddwa.engine import Stack, keys
 from feddwa.engine.rows import difference, norms, tensors
 from feddwa.errors import InputError
 from feddwa.federation import Federation
@@ -31,8 +31,15 @@ from tests.algorithms.conftest import federation as plain_federation
 from tests.conftest import ANYWHERE, SIZES, plain_net
 from tests.oracles import defences as oracle
 
-MEANS = [name for name, kind in DEFENCES.items() if kind.models is not Defence.models]
-ROBUST = [name for name in MEANS if name != "nnm"]  # by themselves; NNM only comes before another one
+PERSONAL = "robust-rows"  # which replaces means that are made for one client
+MEANS = [name for name, kind in DEFENCES.items() if kind.models is not Defence.models and name != PERSONAL]
+ROBUST = [name for name in MEANS if name not in ("nnm", "bucketing")]  # by themselves; these come before another one
+KEY = keys.key(0, "test")
+
+
+# Attackers may send anything, of any size.
+ANY = st.floats(-1e6, 1e6, allow_nan=False)
+LIES = st.lists(st.lists(ANY, min_size=7, max_size=7), min_size=1, max_size=4)
 
 
 def chain(*names: str, **parameters) -> Defences:
@@ -55,7 +62,12 @@ def flat(models: Stack) -> np.ndarray:
 
 def robust(name: str, p: np.ndarray, x: np.ndarray, **parameters) -> np.ndarray:
     """The mean (7,) that a defence makes of vectors x (s, 7) with weights p (s,)."""
-    return flat(chain(name, **parameters).mean(torch.from_numpy(p)[None], stack(x)))[0]
+    return flat(chain(name, **parameters).mean(torch.from_numpy(p)[None], stack(x), False, KEY))[0]
+
+
+def robust_rows(p: np.ndarray, x: np.ndarray, **parameters) -> np.ndarray:
+    """The rows (s, 7) of weights p (s, s) and models x (s, 7), of which x_i is row i's own."""
+    return flat(chain(PERSONAL, **parameters).mean(torch.from_numpy(p), stack(x), True, KEY))
 
 
 def drawn(s: int, seed: int, even: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -72,6 +84,7 @@ ORACLES = {
     "multi-krum": lambda p, x: oracle.krum(p, x, math.floor(0.3 * len(x) + 1e-9), math.ceil(0.7 * len(x) - 1e-9)),
     "centred-clipping": lambda p, x: oracle.centred_clipping(p, x, 1.0, 3),
     "nnm": lambda p, x: p @ oracle.nnm(x, math.floor(0.3 * len(x) + 1e-9)),
+    "bucketing": lambda p, x: p @ x,  # by itself it changes no mean
 }  # fmt: skip
 
 
@@ -86,8 +99,81 @@ def test_robust_means_agree_with_the_oracle(name, even):
 
 def test_several_defences_act_in_turn():
     p, x = drawn(10, 0, even=False)
-    found = flat(chain("nnm", "trimmed-mean").mean(torch.from_numpy(p)[None], stack(x)))[0]
+    found = flat(chain("nnm", "trimmed-mean").mean(torch.from_numpy(p)[None], stack(x), False, KEY))[0]
     assert np.allclose(found, oracle.trimmed_mean(p, oracle.nnm(x, 3), 0.3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_buckets_are_drawn_anew_for_every_row_and_become_their_means(size):
+    p, x = drawn(7, 0, even=False)
+    bucketing = Defences((DEFENCES["bucketing"](size=size), DEFENCES["median"]()))
+    rows = flat(bucketing.mean(torch.from_numpy(np.stack([p, p])), stack(x), False, KEY))
+    orders = keys.permutations(keys.fold(KEY, torch.arange(2)), torch.tensor([7, 7])).tolist()
+    assert orders[0] != orders[1]
+    for row, order in zip(rows, orders, strict=True):
+        assert np.allclose(row, oracle.median(*oracle.buckets(p, x, order, size)), rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lies=LIES, seed=st.integers(0, 99))
+def test_buckets_hold_while_fewer_than_half_of_them_are_spoilt(lies, seed):
+    """f attackers spoil at most f buckets of two: of 4 f + 2 models the median bucket is between honest ones."""
+    honest = np.random.default_rng(seed).normal(size=(3 * len(lies) + 2, 7))
+    x = np.concatenate([np.array(lies), honest])
+    bucketed = Defences((DEFENCES["bucketing"](), DEFENCES["median"]()))
+    weights = torch.full((1, len(x)), 1 / len(x), dtype=torch.float64)
+    found = flat(bucketed.mean(weights, stack(x), False, keys.key(seed, "test")))[0]
+    assert (found >= honest.min(0) - 1e-9).all()
+    assert (found <= honest.max(0) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("kappa", "multiple"), [(1.0, 1.0), (0.15, 1.0), (1.0, 0.5), (0.2, math.inf)])
+def test_robust_rows_agree_with_the_oracle(kappa, multiple):
+    """Also a row without weight of its own, one on itself alone, and one on a copy of its own model."""
+    for s in (2, 5, 10):
+        p, x = np.stack([drawn(s, seed, even=False)[0] for seed in range(s)]), drawn(s, 99, True)[1]
+        p[0, 0], p[1] = 0, np.eye(s)[1]
+        p /= p.sum(1, keepdims=True)
+        x[-1] = x[0]
+        found = robust_rows(p, x, kappa=kappa, multiple=multiple)
+        for i, row in enumerate(found):
+            assert np.allclose(row, oracle.robust_row(p[i], x, x[i], kappa, multiple), rtol=1e-9, atol=1e-12), (s, i)
+
+
+def test_rows_without_bounds_are_plain_means():
+    p, x = np.stack([drawn(6, seed, even=False)[0] for seed in range(6)]), drawn(6, 99, True)[1]
+    assert np.allclose(robust_rows(p, x, kappa=1.0, multiple=math.inf), p @ x, rtol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lies=LIES, seed=st.integers(0, 99), kappa=st.sampled_from([1.0, 0.05]))
+def test_attackers_move_a_robust_row_by_a_bounded_part_of_honest_distances(lies, seed, kappa):
+    """While honest partners have more weight than attackers: by at most a min(p, kappa) of the farthest honest one."""
+    honest = np.random.default_rng(seed).normal(size=(len(lies) + 2, 7))  # the receiver is the first
+    x = np.concatenate([honest, np.array(lies)])
+    p = np.full((len(x), len(x)), 1 / len(x))
+    found = robust_rows(p, x, kappa=kappa)[0]
+    farthest = max(np.linalg.norm(v - honest[0]) for v in honest)
+    moved = min(1 / len(x), kappa) * (len(x) - 1) * farthest
+    assert np.linalg.norm(found - honest[0]) <= moved * (1 + 1e-9)
+
+
+def test_a_majority_of_a_rows_partners_breaks_it():
+    x = np.concatenate([np.random.default_rng(0).normal(size=(4, 7)), np.full((6, 7), 1e4)])
+    assert np.linalg.norm(robust_rows(np.full((10, 10), 0.1), x)[0]) > 5e3
+
+
+def test_robust_rows_follow_shifts_and_orders():
+    rng = np.random.default_rng(0)
+    p, x, order = rng.dirichlet(np.ones(8), 8), rng.normal(size=(8, 7)), rng.permutation(8)
+    once = robust_rows(p, x, kappa=0.2)
+    assert np.allclose(robust_rows(p[order][:, order], x[order], kappa=0.2), once[order], rtol=1e-9)
+    assert np.allclose(robust_rows(p, x + 100, kappa=0.2), once + 100, rtol=1e-9)
+
+
+def test_robust_rows_want_a_model_of_the_clients_own():
+    with pytest.raises(InputError, match="--defence robust-rows: measures from a client's own model, and this method"):
+        federation(FedAvg(), PERSONAL).step()
 
 
 @pytest.mark.parametrize("name", MEANS)
@@ -96,7 +182,7 @@ def test_rows_are_means_of_their_own(name):
     rng, x = np.random.default_rng(0), drawn(8, 1, True)[1]
     p = rng.uniform(size=(5, 8)) * (rng.uniform(size=(5, 8)) < 0.7)
     p[0], p[1] = 0, np.eye(8)[3]
-    found = flat(chain(name).mean(torch.from_numpy(p), stack(x)))
+    found = flat(chain(name).mean(torch.from_numpy(p), stack(x), False, KEY))
     assert np.allclose(found[0], 0)
     assert np.allclose(found[1], x[3])
     for own, row in zip(p[2:], found[2:], strict=True):
@@ -110,11 +196,6 @@ def test_no_attackers_expected_is_the_mean(name):
     p, x = drawn(9, 2, even=False)
     if name not in ("krum", "nnm"):  # which take one model, or the mean of all without weights
         assert np.allclose(robust(name, p, x, attackers=0.0), p @ x, rtol=1e-12)
-
-
-# Attackers may send anything, of any size.
-ANY = st.floats(-1e6, 1e6, allow_nan=False)
-LIES = st.lists(st.lists(ANY, min_size=7, max_size=7), min_size=1, max_size=4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -162,11 +243,13 @@ def test_robust_means_follow_shifts_and_orders(name):
 
 @settings(max_examples=60, deadline=None)
 @given(lies=LIES, seed=st.integers(0, 99))
-def test_clipped_updates_are_no_longer_than_a_multiple_of_honest_ones(lies, seed):
+def test_clipped_updates_are_no_longer_than_a_multiple_of_honest_ones_or_a_bound(lies, seed):
     honest = np.random.default_rng(seed).normal(size=(len(lies) + 1, 7))
-    found = flat(DEFENCES["clip"]().updates(stack(np.concatenate([np.array(lies), honest]))))
+    x = np.concatenate([np.array(lies), honest])
     longest = np.linalg.norm(honest, axis=1).max()
-    assert (np.linalg.norm(found, axis=1) <= 1.5 * longest * (1 + 1e-9)).all()
+    for defence, bound in ((DEFENCES["clip"](), 1.5 * longest), (NormBound(0.7), 0.7)):
+        assert (np.linalg.norm(flat(defence.updates(stack(x))), axis=1) <= bound * (1 + 1e-9)).all()
+    assert np.allclose(flat(NormBound(0.7).updates(stack(x))), oracle.norm_bound(x, 0.7), rtol=1e-9)
 
 
 @pytest.mark.parametrize("s", [1, 4, 9])
@@ -205,7 +288,7 @@ def test_rows_of_personalised_methods_take_robust_means_of_whom_they_weight():
     """FedDWA's row over its K nearest: with K = 1 everybody keeps its own model, whatever the defence."""
     plain = federation(FedDWA(top_k=1))
     plain.step()
-    for name in MEANS:
+    for name in (*MEANS, PERSONAL):
         run = federation(FedDWA(top_k=1), name)
         run.step()
         for (_, a), (_, b) in zip(tensors(run.server), tensors(plain.server), strict=True):
@@ -224,7 +307,7 @@ def test_one_loud_attacker_ruins_means_and_no_robust_ones(algorithm):
         return float(norms(apart)[run.honest].max())
 
     bound = 3 if algorithm.title != "Ditto" else 1e9  # whose evaluated models are pulled towards w only one round later
-    for name in ("clip", *ROBUST):
+    for name in ("clip", *ROBUST, *([PERSONAL] if algorithm.title.startswith("FedDWA") else [])):
         assert moved(name) < bound, name
     if algorithm.title == "FedAvg":
         assert moved() > 1e3
@@ -282,6 +365,8 @@ def test_a_defence_is_part_of_what_a_round_costs():
     assert krum.server_flops == 2 * (m * m + kept) * d
     rows = federation(FedDWA(top_k=3), "geometric-median").step().costs
     assert rows.server_flops == 2 * (m * m + m * m + 3 * m) * d  # FedDWA's distances, one matrix for all rows, means
+    rows = federation(FedDWA(top_k=3), PERSONAL).step().costs
+    assert rows.server_flops == 2 * (m * m + 3 * m + 4 * m) * d  # distances to own models; means of one model more
 
 
 @pytest.mark.parametrize("backend", [{"chunk": 3}, {"sequential": True}])
@@ -296,10 +381,14 @@ def test_backends_agree_on_defences(backend):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"defence": "wall"}, "--defence: unknown name 'wall'; valid: clip, median, trimmed-mean"),
+        ({"defence": "wall"}, "--defence: unknown name 'wall'; valid: clip, norm-bound, median, trimmed-mean"),
         ({"defence": "clip,clip"}, "--defence clip: got 'clip,clip', must be given once"),
         ({"defence": "clip,"}, "--defence: unknown name ''"),
         ({"defence": "krum", "param": ("attackers=0.5",)}, "--param attackers: got 0.5, must be from 0 to below 0.5"),
+        ({"defence": "norm-bound", "param": ("bound=0",)}, "--param bound: got 0.0, must be a finite number above 0"),
+        ({"defence": "robust-rows", "param": ("kappa=0",)}, "--param kappa: got 0.0, must be above 0 and at most 1"),
+        ({"defence": "robust-rows", "param": ("multiple=0",)}, "--param multiple: got 0.0, must be a number above 0"),
+        ({"defence": "bucketing", "param": ("size=0",)}, "--param size: got 0, must be at least 1"),
         ({"defence": "clip", "param": ("multiple=0",)}, "--param multiple: got 0.0, must be a finite number above 0"),
         ({"defence": "nnm,krum", "param": ("attackers=0.2",)}, "nnm and krum both have it; write nnm.attackers"),
         ({"defence": f"{__name__}:NoDefence"}, "inherits from feddwa.defences.Defence"),

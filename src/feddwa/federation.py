@@ -57,7 +57,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
-        self.client_side, self.server_side = side, ServerSide(self.algorithm, side.batchnorm, self.defences)
+        self.client_side = side
+        self.server_side = ServerSide(self.algorithm, side.batchnorm, self.defences, self.engine.seed)
         self.attackers = Attackers(self.engine.seed, self.clients, self.attacks)
         if self.engine.ranks is not None:
             self.client_side = ShardedClientSide(**vars(side), ranks=self.engine.ranks)

@@ -174,15 +174,16 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
     return inverse_weights(distances, top_k)
 
 
-def mix(weights: Tensor, stack: Stack) -> Stack:
+def mix(weights: Tensor, stack: Stack, personal: bool = False) -> Stack:
     """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8).
 
     Where a server mixes under a defence (`mixing_by`), another mean of every row.
+    personal: whether row i is made for the client whose model is stack_i, k = m.
     """
-    return _MEAN.get()(weights, stack)
+    return _MEAN.get()(weights, stack, personal)
 
 
-def weighted_mean(weights: Tensor, stack: Stack) -> Stack:
+def weighted_mean(weights: Tensor, stack: Stack, personal: bool = False) -> Stack:
     """The plain sum of `mix`, whatever the defence."""
     weights = weights.double()
     book(weights.shape[0], weights.shape[1], stack)
@@ -191,11 +192,12 @@ def weighted_mean(weights: Tensor, stack: Stack) -> Stack:
     }
 
 
-_MEAN: ContextVar[Callable[[Tensor, Stack], Stack]] = ContextVar("mean", default=weighted_mean)
+Mean = Callable[[Tensor, Stack, bool], Stack]  # as `mix` is called
+_MEAN: ContextVar[Mean] = ContextVar("mean", default=weighted_mean)
 
 
 @contextmanager
-def mixing_by(mean: Callable[[Tensor, Stack], Stack]) -> Iterator[None]:
+def mixing_by(mean: Mean) -> Iterator[None]:
     """Let `mix` take another mean, of the same form, in the enclosed work."""
     token = _MEAN.set(mean)
     try:
@@ -218,10 +220,13 @@ def average(sizes: Tensor, stack: Stack) -> tuple[Model, Tensor]:
 
 
 def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], stack: Stack) -> tuple[Stack, Tensor]:
-    """Every group of parameters mixed by its own P; and one P of all, in which a group counts by its parameters."""
+    """Every group of parameters mixed by its own P; and one P of all, in which a group counts by its parameters.
+
+    Row i of each P (m, m) is made for client i.
+    """
     mixed: dict[str, Tensor] = {}
     for group, weights in shares.items():
-        mixed |= mix(weights, only(stack, groups[group]))
+        mixed |= mix(weights, only(stack, groups[group]), personal=True)
     sizes = {group: sum(stack[name][0].numel() for name in names) for group, names in groups.items()}
     overall = torch.stack([sizes[group] / sum(sizes.values()) * weights for group, weights in shares.items()]).sum(0)
     return only(mixed, stack), overall

@@ -231,6 +231,7 @@ class ServerSide:
     algorithm: Algorithm
     batchnorm: BatchNormPolicy
     defences: Defences = UNDEFENDED
+    seed: int = 0
 
     def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
@@ -245,7 +246,7 @@ class ServerSide:
         if not self.defences.chain:
             return self._advance(state, cohort, upload)
         upload = self.defences.filtered(upload, self.download(state, cohort), self.algorithm.updates)
-        with self.defences.at_work(self.algorithm, upload):
+        with self.defences.at_work(self.algorithm, upload, keys.key(self.seed, "defence", cohort.round)):
             return self._advance(state, cohort, upload)
 
     def _advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:

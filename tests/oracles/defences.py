@@ -58,6 +58,29 @@ def clip(x: np.ndarray, multiple: float) -> np.ndarray:
     return np.array([v if n <= bound else v * bound / n for v, n in zip(x, lengths, strict=True)])
 
 
+def norm_bound(x: np.ndarray, bound: float) -> np.ndarray:
+    return np.array(
+        [v * min(1.0, bound / n) if n > 0 else v for v, n in zip(x, np.linalg.norm(x, axis=1), strict=True)]
+    )
+
+
+def robust_row(p: np.ndarray, x: np.ndarray, own: np.ndarray, kappa: float, multiple: float) -> np.ndarray:
+    """The receiver's model (d,), moved towards each partner's: by a bounded weight, by no more than tau."""
+    partners = [(w, v - own) for w, v in zip(p, x, strict=True) if w > 0 and np.any(v != own)]
+    if not partners:
+        return own
+    weights, lengths = np.array([w for w, _ in partners]), np.array([np.linalg.norm(d) for _, d in partners])
+    tau = multiple * median(weights / weights.sum(), lengths[:, None])[0]
+    return own + sum(min(w, kappa) * d * min(1.0, tau / n) for (w, d), n in zip(partners, lengths, strict=True))
+
+
+def buckets(p: np.ndarray, x: np.ndarray, order: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and means of the buckets that are filled in this order."""
+    groups = [order[start : start + size] for start in range(0, len(order), size)]
+    weights = np.array([sum(p[k] for k in own) for own in groups])
+    return weights, np.array([sum(p[k] * x[k] for k in own) / w for own, w in zip(groups, weights, strict=True)])
+
+
 def centred_clipping(p: np.ndarray, x: np.ndarray, multiple: float, passes: int) -> np.ndarray:
     c = median(p, x)
     for _ in range(passes):

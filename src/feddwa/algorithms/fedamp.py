@@ -84,7 +84,7 @@ class FedAMP(Algorithm):
         seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
         neighbours = cohort.ids if self.neighbours == "cohort" else seen.nonzero().flatten()
         weights = self.attention(models, neighbours)
-        new = {"model": models, "message": mix(weights, models), "seen": {"clients": seen}}
+        new = {"model": models, "message": mix(weights, models, personal=True), "seen": {"clients": seen}}
         own = weights[cohort.ids][:, cohort.ids]
         numbers = {"self_weight": own.diagonal().mean(), "neighbours": torch.tensor(len(neighbours) - 1)}
         return new, {"weights": own, **numbers}

@@ -62,5 +62,5 @@ class L2GD(Algorithm):
         """A share theta of the participants' mean."""
         m = len(cohort)
         weights = (1 - self.theta) * torch.eye(m, dtype=torch.float64) + self.theta / m
-        mixed = put(server["model"], cohort.ids, mix(weights, upload["model"]))
+        mixed = put(server["model"], cohort.ids, mix(weights, upload["model"], personal=True))
         return {"model": mixed}, {"weights": weights}

@@ -99,7 +99,7 @@ class PFedGraph(Algorithm):
         origin = repeat(server["initial"], m) if self.since == "initial" else take(server["model"], cohort.ids)
         update = difference(local, origin)
         weights = self.graph(pairwise_cosines(inner_products(update, update)), cohort.sizes)
-        mixed = mix(weights, local)
+        mixed = mix(weights, local, personal=True)
         return {**server, "model": put(server["model"], cohort.ids, mixed)}, {"weights": weights}
 
     def graph(self, cosines: Tensor, sizes: Tensor) -> Tensor:

@@ -3,15 +3,17 @@
 from typing import Any
 
 from feddwa.defences.base import Defence, Weighted
-from feddwa.defences.bounds import CentredClipping, Clip
+from feddwa.defences.bounds import CentredClipping, Clip, NormBound
 from feddwa.defences.coordinates import Median, TrimmedMean
 from feddwa.defences.distances import NNM, GeometricMedian, Krum, MultiKrum
+from feddwa.defences.rows import Bucketing, RobustRows
 from feddwa.plugins import dataclass_of
 
 __all__ = ["DEFENCES", "Defence", "Weighted", "adopt"]
 
 DEFENCES: dict[str, type[Defence]] = {
     "clip": Clip,
+    "norm-bound": NormBound,
     "median": Median,
     "trimmed-mean": TrimmedMean,
     "geometric-median": GeometricMedian,
@@ -19,6 +21,8 @@ DEFENCES: dict[str, type[Defence]] = {
     "multi-krum": MultiKrum,
     "centred-clipping": CentredClipping,
     "nnm": NNM,
+    "bucketing": Bucketing,
+    "robust-rows": RobustRows,
 }
 
 

@@ -30,6 +30,8 @@ class Weighted:
     weights: Tensor  # (s,) in float64, on the CPU: positive, of sum 1
     models: Stack  # (s, *shape)
     within: "tuple[Weighted, Tensor] | None" = None  # models of which these are some, and their places (s,) there
+    own: Stack | None = None  # (1, *shape) that of the client whom the mean is for, where it is for one
+    key: Tensor | None = None  # of what a defence draws for this mean
     _distances: Tensor | None = field(init=False, default=None)  # once they are known
 
     def __len__(self) -> int:

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from feddwa.defences.base import Defence, Weighted
 from feddwa.defences.coordinates import alone, by_coordinate, middle
 from feddwa.engine import Stack
@@ -33,8 +35,33 @@ class Clip(Defence):
         """See Defence."""
         book(count(updates), 1, updates)
         lengths = norms(updates)  # (m,)
-        bound = self.multiple * lengths.quantile(0.5)  # of an even number the mean of the two in the middle
-        return scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), updates)
+        return scale(shares_within(self.multiple * lengths.quantile(0.5), lengths), updates)  # even m: mean of two
+
+
+@dataclass(frozen=True)
+class NormBound(Defence):
+    """Norm bounding with a length that is given: updates longer than `bound` are shortened to that.
+
+    Unlike `clip` it cannot be moved by anybody, however many attack; who sets it must know how long updates are.
+    """
+
+    summary = "updates are shortened to a length that is given"
+
+    bound: float = 1.0
+    """Longest update, over all parameters of a model."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.bound < math.inf, "--param bound", self.bound, "a finite number above 0")
+
+    def updates(self, updates: Stack) -> Stack:
+        """See Defence."""
+        book(count(updates), 1, updates)
+        return scale(shares_within(self.bound, norms(updates)), updates)
+
+
+def shares_within(bound: Tensor | float, lengths: Tensor) -> Tensor:
+    """(m,) what is left of vectors of these lengths once the longer ones are shortened to a bound."""
+    return (bound / lengths.clamp(min=1e-300)).clamp(max=1)
 
 
 @dataclass(frozen=True)
@@ -66,6 +93,6 @@ class CentredClipping(Defence):
             lengths = norms(apart)
             order = lengths.argsort()
             bound = self.multiple * middle(weights[order, None], lengths[order, None])
-            step = weighted_mean(weights[None], scale((bound / lengths.clamp(min=1e-300)).clamp(max=1), apart))
+            step = weighted_mean(weights[None], scale(shares_within(bound, lengths), apart))
             centre = {name: value + step[name] for name, value in centre.items()}
         return alone(centre)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from feddwa.algorithms import Algorithm
 from feddwa.defences.base import Defence, Weighted
-from feddwa.engine import Message, Stack
+from feddwa.engine import Message, Stack, keys
 from feddwa.engine.rows import concat, difference, take
 from feddwa.errors import InputError
 from feddwa.mixing import mixing_by, weighted_mean
@@ -52,13 +52,13 @@ class Defences:
         }
 
     @contextmanager
-    def at_work(self, algorithm: Algorithm, upload: Message) -> Iterator[None]:
-        """Let a server's means be robust in the enclosed work, with which it answers an upload."""
+    def at_work(self, algorithm: Algorithm, upload: Message, key: Tensor) -> Iterator[None]:
+        """Let a server's means be robust in the enclosed work, with which it answers an upload; key: of the round."""
         taken: list[int] = []
 
-        def mean(weights: Tensor, stack: Stack) -> Stack:
+        def mean(weights: Tensor, stack: Stack, personal: bool) -> Stack:
             taken.append(len(weights))
-            return self.mean(weights, stack)
+            return self.mean(weights, stack, personal, key)
 
         if not self.replaces_means:
             yield
@@ -69,22 +69,27 @@ class Defences:
             name, advice = type(algorithm).__name__, "clip, which acts on updates"
             raise InputError(f"--defence: takes the place of a server's means, and {name} takes none; take {advice}")
 
-    def mean(self, weights: Tensor, stack: Stack) -> Stack:
-        """What takes the place of weighted means: (k, *shape) from weights (k, m) and models (m, *shape)."""
+    def mean(self, weights: Tensor, stack: Stack, personal: bool, key: Tensor) -> Stack:
+        """What takes the place of weighted means: (k, *shape) from weights (k, m) and models (m, *shape).
+
+        personal: whether row i is made for the client whose model is stack_i; key: of what defences draw.
+        """
         if (weights < -ROUNDED).any():
             raise InputError("--defence: takes the place of means, and this method's weights are negative; take clip")
         weights = weights.double().cpu()
         whole = Weighted(weights[0], stack)  # whose distances serve all rows
-        rows = [self._row(own, whole) for own in weights]
+        receivers = [take(stack, place) if personal else None for place in torch.arange(len(weights)).split(1)]
+        draws = keys.fold(key, torch.arange(len(weights)))
+        rows = [self._row(*each, whole) for each in zip(weights, receivers, draws, strict=True)]
         return concat([{"mean": each} for each in rows])["mean"]
 
-    def _row(self, weights: Tensor, whole: Weighted) -> Stack:
+    def _row(self, weights: Tensor, receiver: Stack | None, key: Tensor, whole: Weighted) -> Stack:
         """One row: (1, *shape) from weights (m,). A sum other than 1 is a factor of the result."""
         places = (weights > ROUNDED).nonzero().flatten()
         if not len(places):
             return weighted_mean(weights[None], whole.models)
         own = weights[places]
-        given = Weighted(own / own.sum(), take(whole.models, places), (whole, places))
+        given = Weighted(own / own.sum(), take(whole.models, places), (whole, places), receiver, key)
         for defence in self.chain:
             given = defence.models(given)
         return weighted_mean(weights.sum() * given.weights[None], given.models)

@@ -1,7 +1,7 @@
 """Robust means by distance: what is made of the models are other weights, or means of neighbours."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,7 +43,7 @@ class GeometricMedian(Defence):
             new = new / new.sum()
             if (new - old).abs().max() < AT_REST:
                 break
-        return Weighted(new, given.models, given.within)
+        return replace(given, weights=new)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Krum(Assuming):
         scores = given.distances.sort(dim=1).values[:, 1 : 1 + neighbours].sum(1)
         best = scores.argsort(stable=True)[: self.kept(total)].sort().values
         weights = given.weights[best]
-        return Weighted(weights / weights.sum(), take(given.models, best))
+        return replace(given, weights=weights / weights.sum(), models=take(given.models, best), within=None)
 
 
 @dataclass(frozen=True)
@@ -96,4 +96,4 @@ class NNM(Assuming):
         own = torch.eye(total, dtype=torch.float64)  # nearer than any copy of it
         nearest = (given.distances - own).argsort(dim=1, stable=True)[:, : total - self.count(total)]
         shares = torch.zeros(total, total, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
-        return Weighted(given.weights, weighted_mean(shares, given.models))
+        return replace(given, models=weighted_mean(shares, given.models), within=None)

@@ -68,8 +68,8 @@ class Coordinator:
         inputs, targets, classes, _ = self.registry.task
         self.config = fitted(self.config, inputs)
         self.probe = ShapeProbe.of(self.config, inputs, targets, classes)
-        defences = Defences(self.config.make_defences())
-        self.server_side = ServerSide(self.algorithm, self.probe.client_side.batchnorm, defences)
+        defences, policy = Defences(self.config.make_defences()), self.probe.client_side.batchnorm
+        self.server_side = ServerSide(self.algorithm, policy, defences, self.config.seed)
         self.initial = digest({**self.probe.initial, **frozen(self.probe.client_side.engine.module)})
         fresh, self.memory = self._fresh()
         self.state = self.algorithm.grow(to_devices(self.state, fresh), fresh) if self.state else fresh
