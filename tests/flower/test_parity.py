@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from feddwa import models, run
+from feddwa.build import load_task
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
 from feddwa.flower import server
+from feddwa.flower.samples import text_of
 from feddwa.flower.settings import FlowerConfig
 from tests.conftest import ANYWHERE
 from tests.flower.grid import LocalGrid, blocks
@@ -28,6 +30,8 @@ SAME = (
 
 def federated(folder, parts, keys=True, node=None, **options):
     """A run in `parts` blocks: its lines, its personalised models (N, *shape), and the grid."""
+    if "dataset" in options:  # as `feddwa federate` says it, which has the data
+        options["samples"] = text_of(load_task(FlowerConfig(**options).resolved()).dataset)
     config = FlowerConfig(**options, min_nodes=parts, out=str(folder / "federated")).resolved()
     grid = LocalGrid(config, blocks(parts, str(folder / "nodes"), **(node or {})), keys)
     server.run(grid, config, simulated=not keys)

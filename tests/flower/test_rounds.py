@@ -1,5 +1,6 @@
 """Nodes that fail, come late, leave, come back and join; servers and nodes that are stopped and started again."""
 
+import dataclasses
 import shutil
 import time
 
@@ -9,9 +10,11 @@ import torch
 from flwr.app import Error, Message
 
 from feddwa import checkpoint, run
+from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError
 from feddwa.flower import client, node, server
 from feddwa.flower.coordinator import Coordinator
+from feddwa.flower.samples import LABEL, Samples
 from feddwa.flower.settings import FlowerConfig
 from tests.flower.grid import LocalGrid, blocks
 from tests.flower.test_parity import federated, lines_of, models_of, same_lines, same_models
@@ -24,6 +27,11 @@ def federation(tmp_path, parts=3, clients=6, **options):
     grid = LocalGrid(config, blocks(parts, str(tmp_path / "nodes")))
     coordinator = Coordinator(grid, config)
     return grid, coordinator
+
+
+def table(columns, classes):
+    """The samples of a run on tables, as text."""
+    return str(Samples(Inputs.of((columns,)), LABEL, classes, None))
 
 
 def in_training(fault):
@@ -109,7 +117,8 @@ def test_new_sites_join_from_the_initial_model(tmp_path, algorithm):
         y = rng.integers(0, 3, 40)
         np.savez(tmp_path / f"{number}.npz", x=rng.normal(size=(40, 4)) + 2 * np.eye(3, 4)[y], y=y)
         nodes[number + 1] = {"data": str(tmp_path / f"{number}.npz"), "memory": str(tmp_path / "memory")}
-    config = FlowerConfig(algorithm=algorithm, dataset="own", classes="0,1,2", min_nodes=2, batch_size=8, lr=0.1)
+    own = {"dataset": "own", "classes": "0,1,2", "samples": table(4, 3)}
+    config = FlowerConfig(algorithm=algorithm, **own, min_nodes=2, batch_size=8, lr=0.1)
     config = config.resolved()
     grid = LocalGrid(config, nodes)
     grid.offline.add(3)
@@ -246,14 +255,17 @@ def test_sites_with_other_classes_are_refused_unless_the_run_names_them(tmp_path
         (tmp_path / f"{name}.csv").write_text("u,v,label\n" + rows)
     nodes = {n + 1: {"data": str(tmp_path / f"{name}.csv"), "memory": str(tmp_path)} for n, name in enumerate("ab")}
     config = FlowerConfig(dataset="own", min_nodes=2, wait=0.5, batch_size=5).resolved()
+    with pytest.raises(InputError, match=r"run config samples: must be given .* a node says '{\"classes\": 2"):
+        Coordinator(LocalGrid(config, nodes), config).start()
+    config = dataclasses.replace(config, samples=table(2, 2))
     with pytest.raises(RuntimeError, match="--classes names the classes"):
         Coordinator(LocalGrid(config, nodes), config).start()
-    config = FlowerConfig(dataset="own", min_nodes=2, classes="cat, dog, horse", batch_size=5).resolved()
+    config = dataclasses.replace(config, classes="cat, dog, horse", samples=table(2, 3))
     run_ = Coordinator(LocalGrid(config, nodes), config)
     run_.start()
     assert not run_.step().round.missing
     assert not run_.registry.labels.any()  # label counts are not told
-    config = FlowerConfig(dataset="own", min_nodes=2, classes="cat,horse", wait=0.5).resolved()
+    config = FlowerConfig(dataset="own", min_nodes=2, classes="cat,horse", wait=0.5, samples=table(2, 2)).resolved()
     with pytest.raises(RuntimeError, match="the data have 1 that the run does not name"):
         Coordinator(LocalGrid(config, nodes), config).start()
     for own in nodes.values():

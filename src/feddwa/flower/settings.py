@@ -20,6 +20,10 @@ class FlowerConfig(RunConfig):
 
     classes: str | None = None
     """Names of all classes, separated by commas, where nodes have their own data and not every node has every class."""
+    samples: str | None = None
+    """Shape of samples and targets and number of classes where nodes have their own data, as a node's log says it."""
+    clients_per_node: int = 100
+    """Most clients that a node may bring which has its own data; the server holds a row for each."""
     min_nodes: int = 1
     """Nodes that must be online before a round begins."""
     wait: float = 300.0
@@ -46,7 +50,7 @@ class FlowerConfig(RunConfig):
         require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
         apart = self.holdout_clients
         require(not apart, "--holdout-clients", apart, "left to the simulator: `feddwa run --holdout-clients`")
-        for name in ("min_nodes", "min_clients"):
+        for name in ("min_nodes", "min_clients", "clients_per_node"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
         for name in ("wait", "deadline", "max_megabytes"):
             value = getattr(self, name)

@@ -14,7 +14,6 @@ A run gives names and numbers only. A node reads no path and imports no code exc
 
 import dataclasses
 import functools
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -106,11 +105,6 @@ def _numbered(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
         raise Refusal(f"classes: the data have {len(foreign)} that the run does not name")
     numbers = np.array([names.index(name) for name in dataset.class_names], dtype=np.int64)
     return dataclasses.replace(dataset, y=numbers[dataset.y], classes=len(names), class_names=names)
-
-
-def names_digest(dataset: Dataset) -> str:
-    """SHA-256 of the class names in their order: equal where two nodes number the classes alike."""
-    return hashlib.sha256("\0".join(dataset.class_names).encode()).hexdigest()
 
 
 def place(data: FederatedData, numbers: Tensor, rows: Tensor, clients: int) -> FederatedData:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from feddwa.build import make_engine
 from feddwa.data.dataset import Dataset
-from feddwa.data.inputs import Inputs
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Memory, Message, Model, Scores
 from feddwa.engine.rows import take_parts, tensors
 from feddwa.flower import codec, layout
 from feddwa.flower.codec import Malformed
+from feddwa.flower.samples import Samples
 from feddwa.flower.settings import FlowerConfig
 from feddwa.sides import ClientSide
 from feddwa.updates import Signature, finite, mismatch, signature
@@ -51,11 +51,11 @@ class ShapeProbe:
     signatures: dict[object, Signature] = field(default_factory=dict)  # shapes of download and memory -> upload's
 
     @classmethod
-    def of(cls, config: FlowerConfig, inputs: Inputs, targets: str, classes: int) -> "ShapeProbe":
-        """The probe of a run on these inputs, whose targets have this layout; labels are 0 to classes - 1."""
-        x, y = inputs.blank(SAMPLES + 1), layout.blank(targets, SAMPLES + 1)
+    def of(cls, config: FlowerConfig, samples: Samples) -> "ShapeProbe":
+        """The probe of a run on such samples; labels are 0 to classes - 1."""
+        x, y = samples.inputs.blank(SAMPLES + 1), layout.blank(samples.targets, SAMPLES + 1)
         rows = np.arange(SAMPLES + 1)
-        dataset = Dataset(config.dataset, x, y, SAMPLES, classes)
+        dataset = Dataset(config.dataset, x, y, SAMPLES, samples.classes)
         # Held-out samples are no part of an upload, and five samples may be less than a batch.
         plain = replace(config, validation=0.0, early_stop=None, drop_last=False)
         engine: Engine = make_engine(plain, Task(dataset, Partition([rows[:-1]], [rows[-1:]])))
@@ -80,16 +80,19 @@ class Expected:
     """What a reply is validated against."""
 
     signature: Signature  # of an upload
-    limit: float  # bytes of all arrays of a reply
     device: torch.device  # to which uploads are copied
     scores: tuple[str, ...]  # names of the scores of a model
 
 
-def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int) -> Reply:
-    """Parse a reply for `tested` evaluated and `trains` trained clients; raises Malformed where a field is invalid."""
+def validate_reply(content: RecordDict, expected: Expected, tested: int, trains: int, nonce: str) -> Reply:
+    """Parse a reply for `tested` evaluated and `trains` trained clients; raises Malformed where a field is invalid.
+
+    nonce: that of the message which it must answer; those of other nodes, rounds and runs have others.
+    """
     expected_signature = expected.signature if trains else {}
-    if codec.size(content) > expected.limit:
-        raise Malformed(f"{codec.size(content):,} bytes, the limit is {expected.limit:,.0f}")
+    state = codec.settings(content, "state")
+    if codec.setting(state, "nonce", str) != nonce:
+        raise Malformed("state: a reply to another message, or one sent again")
     numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
     before, after = (
         Scores.of({name: _score(numbers, f"{when}.{name}", count) for name in expected.scores})
@@ -110,7 +113,7 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
     for key in expected_signature:
         part, _, name = key.partition("/")
         ordered.setdefault(part, {})[name] = upload[part][name]
-    remembered = codec.setting(codec.settings(content, "state"), "remembered", int)
+    remembered = codec.setting(state, "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
 
 
