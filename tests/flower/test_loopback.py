@@ -7,10 +7,13 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
 from feddwa import run
 from feddwa.flower.credentials import make_node_key
+from feddwa.flower.executor import Connection
 from feddwa.flower.local import LocalFederation
 from feddwa.flower.processes import free_port
 from feddwa.flower.settings import FlowerConfig
@@ -141,3 +144,43 @@ def test_killed_nodes_and_superlinks_come_back_and_strangers_do_not_come_in(fede
     for name in uninvited:
         assert federation.processes.running.pop(name).wait(timeout=60) != 0
         assert "Failed to initialize the connection" in (federation.processes.logs / f"{name}.log").read_text()
+
+
+def forks(federation):
+    """The ClientApps at work: the children of the executor."""
+    number = federation.processes.running["executor"].pid
+    return [int(child) for child in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+
+@pytest.mark.slow
+def test_a_client_app_that_dies_is_reported_at_once(federation):
+    """The deadline is ten minutes; a fault in a library or a lack of memory kills a process without a word."""
+    number, out = submit(federation, "dies", "fedavg", rounds=3, deadline=600.0)
+    wait_for_lines(out, 1)
+    while not (found := forks(federation)):
+        time.sleep(0.005)
+    os.kill(found[0], signal.SIGKILL)
+    killed = time.monotonic()
+    lines = wait_for_lines(out, 3)
+    assert time.monotonic() - killed < 300
+    wait(federation, number)
+    lost = [(reason, clients) for line in lines for reason, clients in line.get("missing", {}).items()]
+    assert [reason for reason, _ in lost] == ["error 2: the ClientApp died (signal 9)"]
+    assert lost[0][1] in ([0, 1, 2], [3, 4, 5])
+    assert not any("missing" in line for line in lines[2:])
+
+
+@pytest.mark.slow
+def test_nobody_takes_a_task_without_the_secret(federation):
+    """The port of a node is open to all users of its machine; a task would hand them its message."""
+    address, work = f"127.0.0.1:{federation.node_ports[0]}", AcquireTaskRequest(supported_task_types=["flwr-clientapp"])
+    for secret in (None, b"a guess"):
+        with (
+            Connection(True, None, secret).acquiring(address) as client,
+            pytest.raises(httpx.HTTPStatusError) as refused,
+        ):
+            client.AcquireTask(work)
+        assert refused.value.response.status_code == httpx.codes.UNAUTHORIZED
+    with Connection(True, None, federation.secret.read_bytes()).acquiring(address) as client:
+        assert not client.AcquireTask(work).token  # there is none
+    assert federation.secret.stat().st_mode & 0o077 == 0

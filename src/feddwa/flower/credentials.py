@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def make_certificates(folder: Path) -> Certificates:
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write_private(files.key, key.private_bytes(*pem))
+    write_private(files.key, key.private_bytes(*pem))
     return files
 
 
@@ -56,12 +57,18 @@ def make_node_key(path: Path) -> Path:
     """Write a node's private key to `path` and the public one beside it, as ssh-keygen does; returns the latter's."""
     key = ec.generate_private_key(ec.SECP384R1())
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_private(path, key.private_bytes(*pem))
+    write_private(path, key.private_bytes(*pem))
     public = path.with_suffix(".pub")
     public.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     )
     return public
+
+
+def make_secret(path: Path) -> Path:
+    """Write a secret that SuperNodes and their executor share."""
+    write_private(path, secrets.token_bytes(32))
+    return path
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -84,6 +91,7 @@ def _usage(signs: bool) -> x509.KeyUsage:
     )  # fmt: skip
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that no other user of this machine can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

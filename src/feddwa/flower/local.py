@@ -9,7 +9,7 @@ from types import TracebackType
 
 from feddwa.flower import app
 from feddwa.flower.control import Control
-from feddwa.flower.credentials import Certificates, make_certificates, make_node_key
+from feddwa.flower.credentials import Certificates, make_certificates, make_node_key, make_secret
 from feddwa.flower.processes import Processes, answers, free_port
 
 PACKAGE = Path(__file__).parents[2]  # the folder of this feddwa, for the PYTHONPATH of the processes
@@ -41,10 +41,12 @@ class LocalFederation:
         self.certificates: Certificates | None = None if self.insecure else make_certificates(self.folder)
         self.app = self.folder / "feddwa-app"
         app.write(self.app)
+        self.secret = make_secret(self.folder / "executor.secret")
         self.node_ports = [free_port() for _ in range(self.nodes)]
         try:
             if self.warm:
                 work = [sys.executable, "-m", "feddwa.flower.executor", "--parent", str(os.getpid())]
+                work += ["--secret", str(self.secret), "--"]
                 self.processes.start(
                     "executor", [*work, *(f"127.0.0.1:{port}" for port in self.node_ports)], self.folder
                 )
@@ -104,5 +106,5 @@ class LocalFederation:
             command += ["--root-certificates", str(self.certificates.authority)]
             command += ["--auth-supernode-private-key", str(self.key(number))]
         if self.warm:
-            command += ["--isolation", "process"]
+            command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.secret)]
         self.processes.start(f"node-{number}", command, self.folder)
