@@ -22,7 +22,7 @@ LAYERS = (
     {"built_in", "groups", "plugins", "data", "models", "scoring", "options"},
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
-    {"algorithms", "attacks", "defences", "faults"},
+    {"algorithms", "attacks", "defences", "faults", "privacy"},
     {"contract", "sides", "shards", "federation"},  # the round
     {
         "recipe",

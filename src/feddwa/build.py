@@ -228,7 +228,8 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     require((config.eval_clients or 0) <= engine.data.clients, "--eval-clients", config.eval_clients, most)
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
-    return Federation(algorithm, engine, *options, *robust, config.eval_every, config.eval_clients)
+    private = config.privacy, config.disclose == "all", config.rounds or 1
+    return Federation(algorithm, engine, *options, *robust, *private, config.eval_every, config.eval_clients)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:

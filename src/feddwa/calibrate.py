@@ -12,6 +12,7 @@ from feddwa.algorithms.clusterfl import LATE, ClusterFL, tolerance
 from feddwa.build import make_engine, make_federation
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
+from feddwa.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Norms:
 
 def update_norms(config: RunConfig, task: Task) -> Norms:
     """Train a resolved configuration of ClusterFL without splits, ten rounds longer than its warm-up."""
+    if config.privacy.active:
+        raise InputError(
+            "--dp: ClusterFL's eps2 would be measured on data outside of the mechanism; give --param eps2=..."
+        )
     engine, warmup = make_engine(config, task), int(vars(config.make_algorithm())["warmup"])
     federation = make_federation(config, engine, ClusterFL(eps1=0.0, warmup=warmup))
     infos = [federation.step().info for _ in range(warmup + LATE)]

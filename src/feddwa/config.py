@@ -15,6 +15,7 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import require, unknown
 from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions, held_out
+from feddwa.options.privacy import PrivacyOptions
 from feddwa.options.robustness import RobustnessOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
@@ -52,7 +53,9 @@ WHERE_AND_HOW = (
 
 
 @dataclass(frozen=True)
-class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOptions, EvaluationOptions, DataOptions):
+class RunConfig(
+    TrackingOptions, TrainingOptions, AdapterOptions, PrivacyOptions, RobustnessOptions, EvaluationOptions, DataOptions
+):  # fmt: skip
     """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
 
     algorithm: str = "feddwa"
@@ -221,6 +224,7 @@ class RunConfig(TrackingOptions, TrainingOptions, AdapterOptions, RobustnessOpti
         self.check_adapter()
         self.check_rounds(self.rounds, self.epochs)
         self.check_robustness(members, self.participation)
+        self.check_privacy(self.lr, self.defence, self.batchnorm, self.holdout_clients)
         self.check_tracking()
 
     def owners(self) -> dict[str, type]:

@@ -15,6 +15,11 @@ from feddwa.engine.evaluate import spread, unknown
 from feddwa.engine.rows import put_parts, take_parts, to_devices
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
+from feddwa.options.privacy import PUBLIC, Privacy
+from feddwa.privacy.coverage import DryRun
+from feddwa.privacy.disclosure import Disclosed
+from feddwa.privacy.mechanism import NOTHING
+from feddwa.privacy.plan import Plan, begin_privately, planned
 from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
@@ -46,24 +51,39 @@ class Federation:
     faults: Faults = HEALTHY
     attacks: Shares = ()  # attacks and the share of the clients that each has
     defences: Defences = UNDEFENDED
+    privacy: Privacy = PUBLIC
+    discloses: bool = True  # whether clients tell data sizes and class statistics, as far as the method has them do so
+    rounds: int = 1  # that the budget of `privacy` is for
     eval_every: int = 1  # rounds from one evaluation to the next
     eval_clients: int | None = None  # clients that are evaluated then; None = all
     round: int = 0  # finished rounds
     attackers: Attackers = field(init=False)
+    plan: Plan | None = field(init=False)  # of what is private
+    nothing: Message = field(init=False)  # the upload of nobody (0, ...), where something is private
     server: ServerState = field(init=False)
     memory: Memory = field(init=False)  # (N, ...) of every client
     scores: Scores = field(init=False)  # (N,) of the personalised models as they are now, NaN where not evaluated
     evaluated: Tensor = field(init=False)  # (k,) clients that were, in ascending order
 
     def __post_init__(self) -> None:
+        begin_privately(self.privacy, self.engine)
         side = ClientSide.of(self.algorithm, self.engine, self.batchnorm, self.chunk, self.sequential)
         self.client_side = side
-        self.server_side = ServerSide(self.algorithm, side.batchnorm, self.defences, self.engine.seed)
         self.attackers = Attackers(self.engine.seed, self.clients, self.attacks)
         if self.engine.ranks is not None:
             self.client_side = ShardedClientSide(**vars(side), ranks=self.engine.ranks)
-        problem, buffers = problem_of(self.engine), self.engine.initial()[1]
-        self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
+        told = Disclosed(self.privacy, self.discloses)
+        problem, buffers = told.problem(self.algorithm, problem_of(self.engine)), self.engine.initial()[1]
+        with told.withholding():
+            self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
+        self.plan, self.nothing = None, {}
+        if self.privacy.active:
+            begun = DryRun(self.algorithm, side.batchnorm, self.engine, self.server, self.memory, self.everybody())
+            self.plan, self.nothing = planned(self.privacy, begun, self.participation, self.rounds), begun.nothing
+        mechanism = NOTHING if self.plan is None else self.plan.mechanism()
+        private = mechanism, told.sizes
+        self.server_side = ServerSide(self.algorithm, side.batchnorm, self.defences, self.engine.seed, *private)
+        self.server = {**self.server, **mechanism.state()}
         self._evaluate(self._due())
 
     def step(self) -> Round:
@@ -75,34 +95,37 @@ class Federation:
         missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
         cohort, after = invited.only(~absent), map_scores(lambda values: values[:0], before)  # of nobody so far
         info: Info = {}
+        sent = self.nothing
         if len(cohort):
             with costs.phase("train", device):
-                upload, memory = self._train(cohort, costs)
+                upload, sent, memory = self._train(cohort, costs)
             with costs.phase("server", device):
-                reasons = self._reasons(cohort, upload)
+                reasons = self._reasons(cohort, sent)
                 missing |= {client: why for client, why in zip(cohort.ids.tolist(), reasons, strict=True) if why}
                 moved = _places(reasons, (None, LATE))
                 self.memory = put_parts(self.memory, cohort.ids[moved], take_parts(memory, moved))
                 counted = _places(reasons, (None,))
                 cohort = cohort.only(counted)
-                upload, memory = take_parts(upload, counted), take_parts(memory, counted)
+                upload, sent, memory = (take_parts(parts, counted) for parts in (upload, sent, memory))
         if len(cohort):
             with costs.phase("evaluate", device):
                 after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory, evaluated)
+        if len(cohort) or self.server_side.mechanism.central:  # noise alone, where nobody takes part
             with costs.phase("server", device), costs.serving():
-                self.server, info = self.server_side.advance(self.server, cohort, upload)
+                self.server, info = self.server_side.advance(self.server, cohort, sent)
         self.round += 1
         with costs.phase("evaluate", device):
             self._evaluate(self._due())
         return Round(cohort, before, after, info, costs, missing, evaluated)
 
-    def _train(self, cohort: Cohort, costs: Costs) -> tuple[Message, Memory]:
-        """The client side of a round: the uploads as they arrive, and the new memories."""
+    def _train(self, cohort: Cohort, costs: Costs) -> tuple[Message, Message, Memory]:
+        """The client side of a round: the uploads as clients make them, as they arrive, and the new memories."""
         download, memory = self.server_side.download(self.server, cohort), take_parts(self.memory, cohort.ids)
         upload, memory, costs.flops = self.client_side.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
-        upload = self.attackers.sent(cohort, download, upload, self.algorithm.updates)
-        return self.faults.sent(self.engine.seed, cohort, upload), memory
+        sent = self.server_side.mechanism.sent(cohort, download, upload, self.algorithm.updates)
+        sent = self.attackers.sent(cohort, download, sent, self.algorithm.updates)
+        return upload, self.faults.sent(self.engine.seed, cohort, sent), memory
 
     def _reasons(self, cohort: Cohort, upload: Message) -> list[str | None]:
         """Of every client why its update does not count; None = it does."""
@@ -144,6 +167,9 @@ class Federation:
         sizes = self.engine.data.splits["train"].sizes
         if self.cohort_size == len(sizes):
             return Cohort(torch.arange(len(sizes)), sizes, round, self.clients)
+        if self.plan is not None and self.plan.poisson:
+            ids = self.plan.run.drawn(round, poisson=True)
+            return Cohort(ids, sizes[ids], round, self.clients)
         ids = keys.sample(keys.key(self.engine.seed, "cohort", round), len(sizes), self.cohort_size)
         return Cohort(ids, sizes[ids], round, self.clients)
 

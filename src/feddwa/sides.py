@@ -41,6 +41,7 @@ from feddwa.engine.network import head_parameters, trainable
 from feddwa.engine.rows import concat, repeat, row, take, take_parts
 from feddwa.engine.steps import named
 from feddwa.errors import InputError
+from feddwa.privacy.mechanism import NOTHING, Mechanism, without_state
 
 SHOWN = 3  # clients that an error names
 
@@ -182,7 +183,9 @@ class ClientSide:
         for block in self._blocks(ids):
             own, delivered = ids[block], take_parts(message, block)
             delivered, state = self.batchnorm.receive(delivered, take_parts(memory, block))
-            model, state = self._checked(round, len(own)).personal(self._trainer(own, round), delivered, state)
+            trainer = self._trainer(own, round)
+            trainer.accounted = False
+            model, state = self._checked(round, len(own)).personal(trainer, delivered, state)
             yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str, parts: Iterable[str]) -> Scores:
@@ -232,17 +235,41 @@ class ServerSide:
     batchnorm: BatchNormPolicy
     defences: Defences = UNDEFENDED
     seed: int = 0
+    mechanism: Mechanism = NOTHING
+    sizes: bool = True  # whether clients tell how many samples they have
 
     def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
+        state, cohort = without_state(state), self._told(cohort)
         return self.batchnorm.send(state, self._checked(cohort).download(state, cohort))
 
     def deliver(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` make their personalised models."""
+        state, cohort = without_state(state), self._told(cohort)
         return self.batchnorm.send(state, self._checked(cohort).deliver(state, cohort))
 
     def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...)."""
+        """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...).
+
+        Where the mechanism is central the algorithm sees one client, whose upload is the private mean.
+        """
+        cohort = self._told(cohort)
+        if not self.mechanism.central:
+            return self._defended(state, cohort, upload)
+        alone = Cohort(
+            torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64), cohort.round, cohort.clients
+        )
+        download, updates = self.download(state, alone), self.algorithm.updates
+        mean, kept = self.mechanism.mean(state, cohort.round, download, upload, updates)
+        new, info = self._advance(without_state(state), alone, mean)
+        numbers = {name: value for name, value in info.items() if not value.ndim}
+        weights = torch.full((len(cohort), len(cohort)), 1 / max(1, len(cohort)), dtype=torch.float64)
+        return {**new, **{part: rows for part, rows in kept.items() if part not in new}}, {
+            "weights": weights,
+            **numbers,
+        }
+
+    def _defended(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         if not self.defences.chain:
             return self._advance(state, cohort, upload)
         upload = self.defences.filtered(upload, self.download(state, cohort), self.algorithm.updates)
@@ -252,6 +279,10 @@ class ServerSide:
     def _advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         new, info = self._checked(cohort).server(state, cohort, upload)
         return self.batchnorm.collect(state, new, cohort, upload), info
+
+    def _told(self, cohort: Cohort) -> Cohort:
+        """The cohort as the server knows it."""
+        return cohort if self.sizes else replace(cohort, sizes=torch.ones_like(cohort.sizes))
 
     def _checked(self, cohort: Cohort) -> Algorithm:
         """The algorithm, in the first round with its contract checked."""

@@ -37,6 +37,8 @@ class TuneConfig(SeveralOptions, TuningOptions):
         """Raise InputError unless the options of the search are valid, by themselves and with those of a run."""
         self.check_search()
         require(0 < self.validation < 1, "--validation", self.validation, "above 0 and below 1")
+        if self.dp:
+            raise InputError("--dp: a search would spend the budget with every trial; tune without, then run with it")
         if self.early_stop is not None:
             raise InputError("--early-stop: all trials train as long; leave it out, or search with --sampler halving")
         fresh = f"others than --seed {self.seed}, which the search has seen"

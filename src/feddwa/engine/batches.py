@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine, Epoch
+from feddwa.engine.private import MULTIPLE, NOISE, PADDING
 from feddwa.errors import InputError
 
 # An epoch's order is keyed by purpose and split. Published runs drew the second half's as "validation".
@@ -72,3 +73,26 @@ class Batches:
             noise = keys.fold(keys_of[at], place.to(device))
             found.append(Epoch(orders[at].gather(1, columns), noise, left))
         return found
+
+    def poisson(self, split: str, purpose: str, steps: Tensor, width: int) -> tuple[list[Epoch], int, Tensor]:
+        """Poisson batches: every sample is in each with probability min(1, width / n), by itself.
+
+        steps: (m,) of each client. Returns an epoch of all of them, padded, the width of a padded batch, and how many
+        samples of each client (m,) a batch has on average.
+        """
+        own, device, longest = self.engine.data.splits[split], self.engine.data.device, int(steps.max())
+        ids, sizes = self.ids.to(device), self.sizes(split)
+        expected = sizes.clamp(max=width)
+        share = (expected.double() / sizes).to(device).unsqueeze(1)
+        key, index = keys.key(self.engine.seed, f"{purpose}/poisson", self.round, ids), own.index[ids]
+        there = torch.arange(index.shape[1], device=device) < sizes.to(device).unsqueeze(1)
+        batches = list[Tensor]()
+        for step in range(longest):
+            chosen = (keys.uniform64(keys.fold(key, step), index.shape[1]) < share) & there
+            most = int(chosen.sum(1).max())
+            first = (~chosen).byte().argsort(dim=1, stable=True)[:, :most]  # those in the batch come first
+            batches.append(torch.where(chosen.gather(1, first), index.gather(1, first), PADDING))
+        padded = -(-max((batch.shape[1] for batch in batches), default=1) // MULTIPLE) * MULTIPLE
+        whole = [F.pad(batch, (0, padded - batch.shape[1]), value=PADDING) for batch in batches]
+        order = torch.cat(whole, dim=1) if whole else index[:, :0]
+        return [Epoch(order, keys.fold(key, NOISE), steps * padded)], padded, expected

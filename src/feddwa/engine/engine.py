@@ -24,6 +24,7 @@ from feddwa.engine.fast.record import RecordedFunction
 from feddwa.engine.network import Client, FunctionalClient, Loss, Net, Step, frozen, label_loss, trainable
 from feddwa.engine.numbers import numbers, template, with_numbers
 from feddwa.engine.optimizers import PLAIN, Optimizer
+from feddwa.engine.private import Counted, PrivateStep, SamplePrivacy
 from feddwa.engine.rate_schedule import CONSTANT, RateSchedule
 from feddwa.engine.rows import count, repeat, row, row_of_parts, take_parts
 from feddwa.engine.score import Rated, Sums, score_rows
@@ -49,6 +50,7 @@ class Settings:
     local_steps: int | None = None  # batches that stand for a local epoch; None: those that the data have
     drop_last: bool = False  # whether an epoch ends before its last, short batch
     augment: tuple[str, ...] = ()  # random changes of training images: names of feddwa.engine.augment
+    private: SamplePrivacy | None = None  # what keeps single samples private
 
 
 class Epoch(NamedTuple):
@@ -242,12 +244,13 @@ class _Vectorised:
 
     def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
         self.engine.module.train()  # not where it is asked for: engines share programs, and each has its own module
-        batch = self.engine.data.batch(index, self.engine.dtype)
+        data, dtype = self.engine.data, self.engine.dtype
+        batch = Counted.at(data, index, dtype) if isinstance(self.step, PrivateStep) else data.batch(index, dtype)
         everybody: Callable[..., Parts] = torch.vmap(self._one)  # of stacks, where _one has models
         new = everybody(_unflatten(work, self.layout), _unflatten(constants, self.fixed), batch, keys)
         return _flatten({part: new[part] for part, _ in self.layout})
 
-    def _one(self, work: StepState, constants: StepState, batch: Batch, key: Tensor) -> StepState:
+    def _one(self, work: StepState, constants: StepState, batch: Batch | Counted, key: Tensor) -> StepState:
         state, fixed = dict(work), dict(constants)
         client = FunctionalClient(self.engine.module, self.engine.mapped_loss, state.pop("buffers"), key)
         step = with_numbers(self.step, fixed.pop(NUMBERS))

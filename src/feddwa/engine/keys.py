@@ -89,6 +89,19 @@ def normal64(key: Tensor, count: int) -> Tensor:
     return (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
 
 
+def normal(key: Tensor, shape: torch.Size) -> Tensor:
+    """Standard normal draws in float64 of the given shape from one key (Box and Muller, both of a pair).
+
+    Radii come from 48 bits, so that tails reach as far as 8 standard deviations; angles from 24.
+    """
+    count = shape.numel()
+    pairs = (count + 1) // 2
+    high, low, angle = uniform(key, torch.Size((3, pairs))).double().unbind(0)
+    radius = (-2 * torch.log1p(-(high + low * 2.0**-24))).sqrt()
+    both = torch.cat([radius * torch.cos(2 * math.pi * angle), radius * torch.sin(2 * math.pi * angle)])
+    return both[:count].reshape(shape)
+
+
 def permutations(keys: Tensor, sizes: Tensor) -> Tensor:
     """A random order of 0..sizes[i]-1 in row i: (m, max size). Beyond a row's size the entries are meaningless."""
     longest = int(sizes.max())

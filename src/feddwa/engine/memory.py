@@ -8,11 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from feddwa.engine import keys
 from feddwa.engine.engine import Engine
-from feddwa.engine.network import FunctionalClient
+from feddwa.engine.network import FunctionalClient, Step
 from feddwa.engine.numbers import template
-from feddwa.engine.rows import tensors
+from feddwa.engine.private import PrivateStep
+from feddwa.engine.rows import row_of_parts, tensors
 from feddwa.engine.steps import SGDStep, named
-from feddwa.engine.types import Parts
+from feddwa.engine.types import Parts, StepState
 
 MODELS_PER_CLIENT = 6  # stacks that an algorithm may hold at once: download, work, local, guidance, upload, server
 
@@ -33,19 +34,24 @@ class _Allocations(TorchDispatchMode):
 def rows_that_fit(engine: Engine) -> int:
     """How many clients can be trained at once in this federation's and process's share of half of the free memory."""
     settings = engine.settings
-    kind = settings.batch_size, template(settings.optimizer)
+    kind = settings.batch_size, template(settings.optimizer), settings.private is not None
     return engine.shared(0, ("rows that fit", *kind), lambda: _measured(engine))
 
 
 def _measured(engine: Engine) -> int:
     """The same, by a step of one client."""
     settings, index, (parameters, buffers) = engine.settings, engine.data.splits["train"].index[0, :1], engine.initial()
-    step = SGDStep(settings.lr, optimizer=settings.optimizer)
+    step: Step = SGDStep(settings.lr, optimizer=settings.optimizer)
+    constants: StepState = {}
+    if settings.private is not None:
+        step = PrivateStep(step, settings.private.clip)
+        first = torch.zeros(1, dtype=torch.int64)
+        constants = row_of_parts(settings.private.constants(first, torch.ones(1), engine.data.device), 0)
     state = {"model": parameters, **named("model", settings.optimizer.init(parameters))}
     batch = engine.data.batch(index.expand(settings.batch_size), engine.dtype)
     engine.module.train()
     with _Allocations() as allocations:
-        step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), state, batch)
+        step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), state, batch, **constants)
     model, whole = (_size(parts) for parts in ({"model": parameters}, state))
     states = 2 * (whole - model)  # of the optimiser: before and after
     per_client = (allocations.total + MODELS_PER_CLIENT * model + states) * engine.lockstep

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from feddwa.data.federated import Batch, NetworkInput
 from feddwa.engine import keys
-from feddwa.engine.functions import StackedFunctions, weights_as_given
+from feddwa.engine.functions import KeyedFunctions, StackedFunctions, weights_as_given
 from feddwa.engine.numbers import Number, times
 from feddwa.engine.types import Model, StepState
 from feddwa.errors import InputError
@@ -39,12 +39,13 @@ class Net:
     buffers: Model
     key: Tensor
     calls: int = 0
+    functions: type[KeyedFunctions] = StackedFunctions
 
     def __call__(self, params: Model, x: NetworkInput) -> Tensor:
         """Outputs for a batch (B, *shape)."""
         state = {**params, **{name: value.clone() for name, value in self.buffers.items()}}
         key = keys.fold(self.key, self.calls)
-        with StackedFunctions(key, self.module.training), weights_as_given(self.module):
+        with self.functions(key, self.module.training), weights_as_given(self.module):
             outputs = call(self.module, state, x)
         self.calls += 1
         self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
@@ -261,6 +262,7 @@ class FunctionalClient:
     buffers: Model
     key: Tensor
     calls: int = 0
+    functions: type[KeyedFunctions] = StackedFunctions  # another one where its samples are mapped, too
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """See Client."""
@@ -272,7 +274,8 @@ class FunctionalClient:
         """See Client."""
 
         def value(params: Model, buffers: Model) -> tuple[Tensor, tuple[Model, Model]]:
-            net = Net(self.module, self.loss_function, buffers, keys.fold(self.key, self.calls))
+            key = keys.fold(self.key, self.calls)
+            net = Net(self.module, self.loss_function, buffers, key, functions=self.functions)
             loss, aux = objective(net, params, batch, **constants)
             return loss, (net.buffers, aux)
 

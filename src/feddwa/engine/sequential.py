@@ -5,7 +5,7 @@ keyed draws with the engine (batch order, dropout masks) and nothing else: no vm
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +28,8 @@ from feddwa.engine.network import (
     trainable,
     without_aux,
 )
+from feddwa.engine.numbers import Number
+from feddwa.engine.private import OWN, ROOM, Counted, PrivateGradients, PrivateStep, Sealed, noised, without_extra
 from feddwa.engine.rows import row, row_of_parts
 from feddwa.engine.score import hits, samples_at_once
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
@@ -173,6 +175,8 @@ class SequentialTrainer(Trainer):
         module, step = copy.deepcopy(self.engine.module).train(), schedule.step
         load(module, state.pop("buffers"))
         batches = self._batches(module, schedule, number)
+        if isinstance(step, PrivateStep):
+            return {**_privately(step, state, constants, batches), "buffers": _buffers(module)}
         if isinstance(step, SGDStep):
             return {**_sgd(module, step, state, constants, batches), "buffers": _buffers(module)}
         if isinstance(step, OptimizerStep):
@@ -185,7 +189,8 @@ class SequentialTrainer(Trainer):
         """The batches of row `number` in their order, each with a client whose dropout has the batch's key."""
         for epoch in schedule.epochs:
             own = epoch.order[number, : epoch.sizes[number]]
-            for count, samples in enumerate(own.split(schedule.width) if len(own) else ()):
+            for count, padded in enumerate(own.split(schedule.width) if len(own) else ()):
+                samples = padded[padded >= 0]
                 key = keys.fold(epoch.noise[number], count)
                 batch = self.engine.data.batch(samples, self.engine.dtype)
                 if schedule.augment and isinstance(batch.x, Tensor):
@@ -218,6 +223,40 @@ def _sgd(
         optimiser.step()
     model = Model({name: value.detach() for name, value in parameters.items()})
     return {"model": model, **named("model", torch_optimizers.read(optimiser, parameters, own))}
+
+
+def _privately(
+    step: PrivateStep, state: StepState, constants: StepState, batches: Iterator[tuple[PlainClient, Batch]]
+) -> StepState:
+    """The state after a private step for every batch."""
+    inner, constants = step.step, dict(constants)
+    if isinstance(inner, OptimizerStep):
+        inner = with_optimizer(inner, TorchOptimizer(like=inner.optimizer))
+    private = constants.pop(OWN)
+    for client, batch in batches:
+        everything = Counted(batch.x, batch.y, torch.ones(len(batch.y), dtype=torch.bool))
+        state = dict(inner(PlainPrivateClient(client, step.clip, private, everything), state, Sealed(), **constants))
+    return state
+
+
+class PlainPrivateClient(PrivateGradients):
+    """A client whose gradients are private: a backward pass for every sample."""
+
+    def __init__(self, inner: PlainClient, clip: Number, private: Model, batch: Counted) -> None:
+        super().__init__(clip, private, batch)
+        self.inner, self.module = inner, inner.module
+
+    def _private(self, params: Model, objective: ObjectiveWithAux, constants: Mapping[str, Model]) -> Model:
+        total = {name: torch.zeros_like(value) for name, value in params.items()}
+        count = len(self.batch.y)
+        for number, sample in enumerate(Batch(self.batch.x, self.batch.y).pieces(count) if count else ()):
+            own = replace(self.inner, key=keys.fold(self.inner.key, number))
+            found = without_extra(own.gradient_and_aux(params, sample, objective, **constants))
+            norm = torch.linalg.vector_norm(torch.cat([value.flatten().double() for value in found.values()]))
+            if norm.isfinite():
+                factor = min(1.0, float(self.clip) / (float(norm) + ROOM))
+                total = {name: value + factor * found[name] for name, value in total.items()}
+        return noised(Model(total), self.inner.key, self.clip, self.private)
 
 
 def _buffers(module: nn.Module) -> Model:

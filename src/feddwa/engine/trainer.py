@@ -11,6 +11,7 @@ from feddwa.engine.engine import Engine, Epoch, Schedule
 from feddwa.engine.evaluate import Scores, evaluate
 from feddwa.engine.network import Completed, Objective, Statistic, Step, task_loss
 from feddwa.engine.optimizers import PLAIN, Optimizer
+from feddwa.engine.private import PrivateStep, plain, refuse, refused
 from feddwa.engine.rows import only, repeat, row, scale, take, zeros
 from feddwa.engine.steps import OptimizerStep, SGDStep, named, state_of, with_optimizer
 from feddwa.engine.totals import AddStatistic, add_gradient, no_total
@@ -26,6 +27,9 @@ class Trainer:
     ids: Tensor  # (m,) int64, on the CPU
     round: int
     flops: Tensor = field(init=False)  # (m,) spent so far by each client
+    accounted: bool = field(init=False, default=True)  # whether private training is part of the run's accounts
+    private_steps: dict[str, Tensor] = field(init=False, default_factory=dict)  # split -> (m,) made privately so far
+    _drawn: int = field(init=False, default=0)  # private trainings so far
     _trained: dict[str, Parts] = field(init=False, default_factory=dict)  # name -> the optimiser's
 
     def __post_init__(self) -> None:
@@ -151,6 +155,15 @@ class Trainer:
         width = batch_size or self.batch_size
         local_steps = self.local_steps if local_steps is None else local_steps
         sizes = self._orders.whole(split, width) if self.engine.settings.drop_last else self.sizes(split)
+        if self.engine.settings.private is not None:
+            if samples is not None:
+                raise refused("takes a part of each client's samples")
+            each = -(-sizes // width)
+            count = epochs * (each if steps is None else each.clamp(max=steps))
+            if steps is None and local_steps is not None:
+                count = torch.full((len(self.ids),), epochs * local_steps)
+            schedule, own = self._private_schedule(step, split, purpose, count, width)
+            return self._run(schedule, state, memory, {**constants, **own}, name, continued)
         sizes = sizes if samples is None else sizes.minimum(samples)
         if steps is None and samples is None and local_steps is not None:
             batches = self._orders.single(split, purpose, sizes, width, epochs * local_steps)
@@ -159,6 +172,24 @@ class Trainer:
             batches = self._orders.epochs(split, purpose, sizes, epochs)
         schedule = Schedule(step, batches, len(self.ids), width, self.engine.settings.augment)
         return self._run(schedule, state, memory, constants, name, continued)
+
+    def _private_schedule(
+        self, step: Step, split: str, purpose: str, count: Tensor, width: int
+    ) -> tuple[Schedule, Parts]:
+        """So many steps (m,) that are private sample by sample, in Poisson batches, and their own constants."""
+        private, augment = self.engine.settings.private, self.engine.settings.augment
+        assert private is not None
+        if not self.accounted:
+            raise refused("goes on before its models are used")
+        self._drawn += 1  # no two trainings of a round draw alike
+        made = self.private_steps[split] = self.private_steps.get(split, 0) + count
+        if private.steps is not None:
+            allowed = torch.tensor(private.steps.get(split, (0,) * self.engine.data.clients))[self.ids]
+            if (made > allowed).any():
+                raise refused(f"makes more steps in round {self.round} than in the first ones")
+        epochs, padded, expected = self._orders.poisson(split, f"{purpose}/{split}/{self._drawn}", count, width)
+        schedule = Schedule(PrivateStep(step, private.clip), epochs, len(self.ids), padded, augment)
+        return schedule, private.constants(self.ids, expected, self.engine.data.device)
 
     def _run(
         self,
@@ -170,7 +201,7 @@ class Trainer:
         continued: bool = False,
     ) -> tuple[Parts, Memory]:
         """The state after a schedule, and the memory with BatchNorm statistics and kept optimiser's state moved on."""
-        states = self._optimizer_states(schedule.step, state, memory, name, continued)
+        states = self._optimizer_states(plain(schedule.step), state, memory, name, continued)
         own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
         work = {**state, **own, "buffers": memory["buffers"]}
         self._count_flops(work, constants, schedule)
@@ -215,6 +246,7 @@ class Trainer:
 
     def losses(self, model: Stack, memory: Memory, split: str = "validation") -> Tensor:
         """(m,) float64: the mean loss of each model on its client's samples, with the client's BatchNorm statistics."""
+        refuse(self.engine.settings, "measures losses")
         first = (row(take(stack, torch.zeros(1, dtype=torch.int64)), 0) for stack in (model, memory["buffers"]))
         self.flops += self.sizes(split) * self.engine.forward_flops(*first)
         return self._evaluate(model, memory["buffers"], split).loss
@@ -224,6 +256,7 @@ class Trainer:
 
         The BatchNorm statistics that this moves on are dropped.
         """
+        refuse(self.engine.settings, "takes a gradient of all its samples")
         start, fixed = {"total": zeros(model)}, {"model": model}
         epochs = self._orders.epochs(split, purpose, self.sizes(split), 1)
         schedule = Schedule(add_gradient, epochs, len(self.ids), self.batch_size)
@@ -236,6 +269,7 @@ class Trainer:
         One pass in evaluation mode: BatchNorm uses the client's statistics, dropout is off, images are as they are.
         `statistic` must be hashable and the same from round to round, as steps are (see `train`).
         """
+        refuse(self.engine.settings, "adds up a statistic of its samples")
         constants, index = {"model": model, **fixed}, self.engine.data.splits[split].index
         order = index[self.ids.to(index.device)]
         epoch = Epoch(order, torch.zeros_like(order[:, 0]), self.sizes(split))

@@ -150,6 +150,10 @@ class FederatedRounds:
         """The server's state."""
         return self.coordinator.keep()
 
+    def spent(self) -> dict[str, Any]:
+        """Nothing: over Flower nothing is noised."""
+        return {}
+
     def trained(self) -> TrainedModels:
         """No models: nodes keep those of their clients, with the normalisation and the names that only they know."""
         probe, registry = self.coordinator.probe, self.coordinator.registry

@@ -11,6 +11,7 @@ from feddwa import params
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, require, unknown
 
+NO_SECRET = "noise is drawn from the run's seed, which all nodes know"
 OWN = "own"  # name of the dataset where every node has its own data
 
 
@@ -47,6 +48,10 @@ class FlowerConfig(RunConfig):
         for name in ("fault", "attack"):
             given, valid = getattr(self, name), f"left to the simulator: `feddwa run --{name}`"
             require(not given, f"--{name}", given, valid)
+        for name, usual in (("dp", ""), ("disclose", "all")):
+            require(
+                getattr(self, name) == usual, f"--{name}", getattr(self, name), f"left to the simulator: {NO_SECRET}"
+            )
         require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
         apart = self.holdout_clients
         require(not apart, "--holdout-clients", apart, "left to the simulator: `feddwa run --holdout-clients`")

@@ -50,6 +50,9 @@ class Rounds(Protocol):
     def trained(self) -> TrainedModels:
         """The models that `last` evaluates."""
 
+    def spent(self) -> dict[str, Any]:
+        """What the summary says of the privacy of the rounds that are over, if the run has any."""
+
 
 @dataclass
 class SimulatedRounds:
@@ -101,6 +104,11 @@ class SimulatedRounds:
             card = scored(self.card, federation.scores, federation.round)
             self._models = TrainedModels(card, {**model, **buffers}, federation.engine.module)
         return self._models
+
+    def spent(self) -> dict[str, Any]:
+        """The privacy that has been spent."""
+        plan = self.federation.plan
+        return {} if plan is None else {"privacy": plan.spent(self.federation.round)}
 
     def names(self, config: RunConfig) -> dict[str, Any]:
         """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
@@ -185,6 +193,7 @@ def _record(
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
     told = {"stopped": stop.facts(ends, rounds)} if ends < rounds else {}
+    told |= source.spent()
     summary = summarised({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
     trained = source.trained()
     if directory is None:
