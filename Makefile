@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint coverage audit robustness browser docs bench clean
+.PHONY: demo test test-all lint coverage audit fuzz robustness browser docs bench clean
 
 demo: $(READY)
 	$(BIN)/feddwa compare --algorithms feddwa local fedavg
@@ -30,6 +30,11 @@ coverage: $(READY)
 audit: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[audit]'
 	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+# Cases drawn at random, two processes; CASE=TARGET:SEED tries one, SEED=N the same ones again.
+MINUTES ?= 10
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE))
 
 robustness: $(READY)
 	$(BIN)/python benchmarks/robustness.py

@@ -1,11 +1,17 @@
 """Hyper-parameters from text, TOML and Python: what is taken, and what the refusal says."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+import torch
 
+import feddwa
+from feddwa import cli
+from feddwa.algorithms import ALGORITHMS
+from feddwa.data.partition import PARTITIONS
 from feddwa.errors import InputError
 from feddwa.params import LARGEST, AtMost, Repeats, build, check, fields_of, in_words, parse, typed
 
@@ -115,3 +121,43 @@ def test_parsing_leaves_what_it_cannot_read():
     assert parse("none", int | None) is None
     assert parse("3", str) == "3"
     assert parse(3.0, int) == 3.0
+
+
+def whole_numbers(kinds: dict[str, type]) -> list[tuple[str, str]]:
+    """Owner and name of every hyper-parameter or option that is a whole number."""
+    return [
+        (owner, name)
+        for owner, kind in kinds.items()
+        for name, (type_, _) in fields_of(kind).items()
+        if in_words(type_) == "a whole number"
+    ]
+
+
+@pytest.mark.parametrize("value", [10**9, 2**63, 2**64, 10**30])
+def test_every_whole_number_is_bounded(value, capsys):
+    """No count of a method or partition, and no option of a command, may be so large that nothing ends."""
+    for owner, name in whole_numbers({**ALGORITHMS, **PARTITIONS}):
+        kind = {**ALGORITHMS, **PARTITIONS}[owner]
+        with pytest.raises(InputError, match=rf"^--param {name}: got {value}, must be at most [\d,]+$"):
+            build(kind, {name: str(value)}, owner)
+        with pytest.raises(InputError, match=rf"^--param {name}: got {value}, must be (at most|[\d.]+)"):
+            check(kind(**{name: value}))
+    commands = {name: command.options for name, command in cli.COMMANDS.items()}
+    for command, name in whole_numbers(commands):
+        if name == "seed" and value == 10**9:
+            continue  # any number of 63 bits is a seed
+        flag = f"--{name.replace('_', '-')}"
+        assert cli.main([command, f"{flag}={value}"]) == 2, (command, name)
+        assert re.match(rf"feddwa: {flag}: got {value}, must be at most", capsys.readouterr().err)
+
+
+def test_an_instance_with_a_count_without_end_is_refused():
+    data = [(np.ones((4, 2), np.float32), np.arange(4) % 2)] * 2
+    with pytest.raises(InputError, match="--param inner_steps: got 1000000000, must be at most 10,000"):
+        feddwa.run(
+            model=torch.nn.Linear(2, 2),
+            dataset=data,
+            algorithm=ALGORITHMS["pfedme"](inner_steps=10**9),
+            rounds=1,
+            out=False,
+        )

@@ -12,6 +12,7 @@ import pytest
 import feddwa
 
 ROOT = Path(__file__).parents[1]
+SOURCE = Path(feddwa.__file__).parent
 NO_NETWORK = """
 import socket, sys
 def refuse(*_, **__):
@@ -68,3 +69,16 @@ def test_every_extra_for_users_has_code_that_imports_it():
         names = [re.split(r"[<>=\[ ;]", entry)[0].removesuffix("-skinny") for entry in extras[extra]]
         modules = [name.replace("-", "_") for name in names]
         assert any(re.search(rf'(import|from) .*\b{module}\b|"{module}"', code) for module in modules), extra
+
+
+def test_nothing_is_pickled():
+    """The readers of pickles are those of CIFAR's files and of torch's files of parameters: they build arrays only."""
+    loaders = re.compile(r"\bimport pickle|torch\.load|joblib|allow_pickle=True|weights_only")
+    users = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if loaders.search(path.read_text())]
+    assert sorted(users) == ["data/originals.py", "models/weights.py"]
+    assert re.findall(r"torch\.load\(.*\)", (SOURCE / "models/weights.py").read_text()) == [
+        'torch.load(file, map_location="cpu", weights_only=True)'
+    ]
+    text = (SOURCE / "data/originals.py").read_text()
+    assert "class _ArraysOnly(pickle.Unpickler)" in text
+    assert not re.search(r"pickle\.(load|loads|dump|dumps|Pickler)\b", text)

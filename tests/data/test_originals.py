@@ -19,6 +19,7 @@ from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
 from feddwa.data.catalogue import DATASETS
 from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
+from feddwa.data.files import Tree
 from feddwa.data.sources import load
 from tests.data.conftest import refuses
 
@@ -274,3 +275,30 @@ def test_a_dataset_of_the_package_is_one_entry(monkeypatch, tmp_path, rng):
     assert (config.partition, "groups.groups=2" in config.param) == ("groups", True)
     assert set(result.partition.groups) == {0, 1}
     assert json.loads(Path("run/partition.json").read_text())["class_names"] == ["dot", "dash"]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_members_outside_of_an_archive_stay_where_they_are(kind, tmp_path):
+    """Archives are read in memory: nothing is ever unpacked, and names that lead outside are not listed."""
+    names = ["../evil", "a/../../evil", "good/file", "/tmp/feddwa-evil"]
+    path = tmp_path / "inside" / f"archive.{kind}"
+    path.parent.mkdir()
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, b"x")
+    else:
+        with tarfile.open(path, "w") as tar:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.size = 1
+                tar.addfile(info, io.BytesIO(b"x"))
+            link = tarfile.TarInfo("good/link")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tar.addfile(link)
+    tree = Tree(path)
+    assert "good/file" in tree.names
+    assert not [name for name in tree.names if ".." in name or "link" in name]
+    assert [tree.read(name) for name in tree.names] == [b"x"] * len(tree.names)
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {path}
+    assert not Path("/tmp/feddwa-evil").exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from feddwa.data.files import first_line
+from feddwa.data.labels import MOST_TOKENS
 from feddwa.errors import InputError
 
 ROWS = 4096  # that are handled at once where an array may be larger than memory
@@ -68,9 +69,10 @@ def _pixels(where: str, x: np.ndarray) -> np.ndarray:
 
 def _tokens(where: str, x: np.ndarray) -> np.ndarray:
     """Token ids (n, length) int64."""
-    if not np.issubdtype(x.dtype, np.integer) or x.ndim != 2 or (x.size and not 0 <= x.min() <= x.max() < 2**62):
+    if not np.issubdtype(x.dtype, np.integer) or x.ndim != 2 or (x.size and not 0 <= x.min() <= x.max() < MOST_TOKENS):
         raise InputError(
-            f"{where}: tokens of type {x.dtype} and shape {x.shape}, must be (n, length) whole numbers from 0"
+            f"{where}: tokens of type {x.dtype} and shape {x.shape}, must be (n, length) whole numbers from 0 to "
+            f"{MOST_TOKENS - 1:,}"
         )
     return x.astype(np.int64)
 

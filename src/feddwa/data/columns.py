@@ -142,13 +142,7 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
     number = np.array([_is_number(value) for value in values.tolist()])
     comma = all(_COMMA.fullmatch(value) or _is_number(value) for value in some)
     if comma or number[known].mean() > 0.5:
-        odd = int(known[~number[known]].min())
-        hint = (
-            "write decimals with a point, and thousands without a sign"
-            if comma
-            else "leave the cell empty where a value is missing"
-        )
-        raise InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
+        raise _meant_as_numbers(rows, name, values, number, comma)
     if all(map(_AMOUNT.fullmatch, some)):
         row = int(known[~number[known]].min())
         raise InputError(
@@ -205,6 +199,20 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
     """(n,) float32 with NaN for what is missing."""
     with np.errstate(over="ignore"):  # beyond float32: infinite, and refused
         return np.asarray(tables.plain(column).cast(pa.float64()).to_numpy()).astype(np.float32)
+
+
+def _meant_as_numbers(rows: Rows, name: str, values: np.ndarray, number: np.ndarray, comma: bool) -> InputError:
+    """The error for a column of text that should be one of numbers; number: (n,) whether a value is one."""
+    wrong = np.flatnonzero(~number & (values != ""))
+    if not len(wrong):
+        return InputError(f"{rows.parts[0].where}: column {name!r} holds numbers as text; store them as numbers")
+    hint = (
+        "write decimals with a point, and thousands without a sign"
+        if comma
+        else "leave the cell empty where a value is missing"
+    )
+    odd = int(wrong[0])
+    return InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
 
 
 def words(column: pa.ChunkedArray) -> np.ndarray:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from feddwa.errors import InputError, counted
+from feddwa.errors import InputError, counted, one_line
 
 # What the unpackers raise on foreign bytes; a RuntimeError is an encrypted or unknown kind of zip member.
 _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -28,8 +28,8 @@ _LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, short enough to stand inside another message."""
-    line = (str(error).splitlines() or [type(error).__name__])[0]
+    """What an exception says, printable and short enough to stand inside another message."""
+    line = one_line((str(error).splitlines() or [type(error).__name__])[0])
     return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 

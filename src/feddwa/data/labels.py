@@ -11,6 +11,7 @@ from feddwa.errors import InputError
 MISSING = ("", "#N/A", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
 SHOWN = 3  # names in a note; of more, how many there are
 PADDING = -100  # target of a place in a row that counts nowhere, as in torch's cross_entropy and in transformers
+MOST_TOKENS = 2**20  # ids of tokens; a network has a row of numbers for each
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # as Python prints a 64-bit integer; "01" is a name, not the number 1
 _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
@@ -62,10 +63,10 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
             raise InputError(f"{where}: targets have missing or infinite values")
         return y.astype(np.float32), 0, ()
     if y.ndim > 1:
-        if y.dtype.kind not in "iub" or y.max(initial=-1) < 0 or not are_tokens(y):
+        if y.dtype.kind not in "iub" or y.size == 0 or y.max() < 0 or not are_tokens(y):
             raise InputError(
                 f"{where}: y of type {y.dtype} and shape {y.shape}; rows of it must be whole numbers from 0, and "
-                f"{PADDING} where there is nothing to predict"
+                f"{PADDING} where there is nothing to predict; at most {MOST_TOKENS - 1:,}"
             )
         return y.astype(np.int64), int(y.max()) + 1, ()
     labels, names = numbered(where, "label", y)
@@ -75,8 +76,8 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
 
 
 def are_tokens(y: np.ndarray) -> bool:
-    """Whether rows of whole numbers (n, ...) are all from 0, or PADDING."""
-    return bool(((y >= 0) | (y == PADDING)).all())
+    """Whether rows of whole numbers (n, ...) are all from 0 to below MOST_TOKENS, or PADDING."""
+    return bool((((y >= 0) & (y < MOST_TOKENS)) | (y == PADDING)).all())
 
 
 def is_one_hot(y: np.ndarray) -> bool:

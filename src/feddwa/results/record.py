@@ -230,7 +230,7 @@ def from_content(path: Path, content: Content) -> Record:
     scores = np.full((len(lines), clients), np.nan)
     scores[-1] = content["clients"]
     kept = [
-        Weights(int(number), np.arange(clients), np.array(matrix) / 1000)
+        Weights(int(number), np.arange(clients), np.array(matrix, dtype=float) / 1000)
         for number, matrix in content.get("weights", {}).items()
     ]
     return Record(path, config, lines, scores, sorted(kept, key=lambda each: each.round), None, True, content)

@@ -76,7 +76,8 @@ class _Table:
     def _refuse_shared(self) -> None:
         """Raise where one column has two uses."""
         uses = {"--label": self.label, "--client": self.client, "--time-column": self.time, "--test-column": self.test}
-        named: dict[str, str] = {}
+        image = self.rows.parts[0].image_column
+        named = {image: "the images"} if image else {}
         for option, column in uses.items():
             if column and column in named:
                 raise InputError(f"{option} {column}: is the column of {named[column]}, too; name another one")
