@@ -51,6 +51,7 @@ def leaderboard_command(config: LeaderboardConfig) -> int:
 
 def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool:
     """The table of one setting; whether there is a method in it."""
+    from rich import box
     from rich.table import Table
 
     from feddwa.report.terminal import show_finding
@@ -70,16 +71,18 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     measure = methods[0].measure
     several = any(len(method.runs) > 1 for method in methods)
     caption = f"{_caption(len(records), measure, several)} {unequal_seeds(methods)}".strip()
-    table = Table(title=setting, caption=caption, caption_justify="left")
-    heads = [f"within {units[cost](limit)}" for cost, limit in budgets(methods).items()]
+    narrow = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
+    table = Table(title=setting, caption=caption, caption_justify="left", **narrow)
+    heads = [f"in {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     over = "over Local" if measure.sign > 0 else "below Local"
-    leads = [f"{over_whom(reference(methods))} (95 % CI)", "n"] if several else [over]
+    leads = [f"{over_whom(reference(methods))} ± 95 % CI", "n"] if several else [over]
+    rows = [_cells(each, measure, several) for each in leaderboard(methods)]
     for place, head in enumerate(["method", *heads, "all rounds", *leads, "worst tenth", "better off alone"]):
-        # In a narrow terminal long names are folded, numbers stay whole.
-        width = measure.width if place and head not in leads[: 2 * several] else None
-        table.add_column(head, justify="right" if place else "left", width=width, overflow="fold")
-    for each in leaderboard(methods):
-        table.add_row(*_cells(each, measure, several))
+        # In a narrow terminal the names of methods are folded, numbers and words stay whole.
+        whole = max(map(len, [*head.split(), *(row[place] for row in rows)])) if place else None
+        table.add_column(head, justify="right" if place else "left", width=whole, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     return True
 
@@ -88,22 +91,23 @@ def _caption(runs: int, measure: "Measure", several: bool) -> str:
     accuracy = measure.sign > 0
     what = "Accuracy in percent" if accuracy else "Loss, lower is better"
     gains = "Over Local: points" if accuracy else "Below Local: by how much the loss is lower"
-    ends = ", with the 95 % confidence interval of the mean over n seeds, paired" if several else ""
+    ends = ", ± half of the 95 % confidence interval of the mean over n seeds, paired" if several else ""
+    spread = " ± standard deviation" if several else ""
     return (
-        f"{what}, all clients, unweighted, mean over seeds ({runs} runs). "
-        "Within a budget: all clients together, that of the method that spends least. "
+        f"{what}, all clients, unweighted, mean{spread} over seeds ({runs} runs). "
+        "In a budget: all clients together, that of the method that spends least. "
         f"{gains}, of the mean client{ends}, and of the tenth that gains least."
     )
 
 
 def _cells(place: "Place", measure: "Measure", several: bool) -> list[str]:
-    shown = [measure.number(value) if value is not None else "-" for value in (*place.at.values(), place.last)]
+    within = [measure.number(value) if value is not None else "-" for value in place.at.values()]
     gain = place.gain
     gains = ["-"] * 3
     if gain is not None:
         gains = [measure.gain(gain.mean), measure.gain(gain.worst_tenth), f"{gain.losers:.0f} %"]
     leads = [place.lead, place.seeds] if several else gains[:1]
-    return [place.name, *shown, *leads, *gains[1:]]
+    return [place.name, *within, f"{place.last:{measure.fine}}", *leads, *gains[1:]]
 
 
 def _draw(folder: Path, methods: "Sequence[Method]") -> None:

@@ -93,6 +93,17 @@ class Argument(NamedTuple):
         raise InputError(f"{self.metavar.replace('|', ', ')}: missing; {self.text.rstrip('.')}")
 
 
+class _Once(argparse.Action):
+    """Stores a value, or `const` for a flag. Given twice, an option is refused: one of the two would not count."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if hasattr(namespace, self.dest):
+            raise InputError(f"{option}: given more than once; leave all but one out")
+        setattr(namespace, self.dest, values if self.const is None else self.const)
+
+
 def arguments_of(kind: type) -> list[Argument]:
     """What a command takes, in the order of the fields of its options; of options about a run also --config."""
     texts, found = fields_text(kind), []
@@ -112,10 +123,11 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type) -> dict[str, argp
         place = places.get(argument.field, parser)
         add = functools.partial(place.add_argument, default=argparse.SUPPRESS)
         settings: dict[str, Any] = {"metavar": argument.metavar}
+        settings |= {} if argument.mark.positional else {"action": _Once}
         if argument.plain is bool:
-            settings = {"action": "store_true"}
+            settings = {"action": _Once, "nargs": 0, "const": True}
             no = f"--no-{argument.label[2:]}"  # takes back what a file says; help would only be longer by it
-            add(no, dest=argument.field, action="store_false", help=argparse.SUPPRESS)
+            add(no, dest=argument.field, action=_Once, nargs=0, const=False, help=argparse.SUPPRESS)
         elif argument.mark.repeated:
             settings["action"] = "append"
         elif typing.get_origin(argument.plain) is tuple:

@@ -184,7 +184,7 @@ def _costs(methods: Sequence[Method]) -> str:
     measure = methods[0].measure
     metrics = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
     several, base = any(len(method.runs) > 1 for method in methods), reference(methods)
-    gained = f"{escape(over_whom(base))}<br>(95 % CI)" if several else measure.gains.replace(", ", ",<br>")
+    gained = f"{escape(over_whom(base))}<br>± 95 % CI" if several else measure.gains.replace(", ", ",<br>")
     gains = (gained, *(["n"] if several else []), "clients<br>that gained")
     best = f"best{', %' if measure.unit else ''}<br>(after round)"
     heads = (

@@ -109,7 +109,7 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
         )
     console.print(table)
     what = "Accuracy in percent" if measure.sign > 0 else "Loss, lower is better"
-    ends = [f"\n{each[0].upper()}{each[1:]}: seed by seed, with the 95 % confidence interval." for each in over]
+    ends = [f"\n{each[0].upper()}{each[1:]}: seed by seed, ± half of the 95 % confidence interval." for each in over]
     console.print(
         f"{what}: each client's personalised model on its own test data,\n"
         "mean over all clients, then mean ± standard deviation over n seeds.",

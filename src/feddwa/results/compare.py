@@ -144,14 +144,15 @@ def over_whom(base: Method) -> str:
 
 
 def lead_in_words(method: Method, base: Method) -> str:
-    """ "+7.62 (3.11 to 12.14)": a lead and its interval in a table; "-" where it is not known."""
-    lead, gain = lead_over(method, base), method.measure.gain
+    """ "+7.62 ± 4.51": a lead and half of its interval in a table; "-" where it is not known."""
+    lead, measure = lead_over(method, base), method.measure
     if lead is None:
         return "" if method is base else "-"
     n = len(lead.apart.values)
-    fewer = f", n = {n}" if n < len(method.runs) else ""
-    ends = "one seed" if lead.ends is None else f"{gain(lead.ends.low)} to {gain(lead.ends.high)}{fewer}"
-    return f"{gain(lead.apart.mean)} ({ends})"
+    if lead.ends is None:
+        return f"{measure.gain(lead.apart.mean)} (one seed)"
+    half = f"{(lead.ends.high - lead.ends.low) / 2:{measure.apart}}"
+    return f"{measure.gain(lead.apart.mean)} ± {half}{f' (n = {n})' if n < len(method.runs) else ''}"
 
 
 def seeds_lacking(methods: Sequence[Method]) -> dict[str, list[int]]:
@@ -259,7 +260,7 @@ class Place:
     """One method's line in a leaderboard: values of its measure, mean over clients and seeds."""
 
     name: str
-    last: float  # after the last round, whatever it cost
+    last: Spread  # after the last round, whatever it cost
     at: dict[str, float | None]  # cost -> what was reached within the budget; None: not one round was within it
     gain: Gain | None  # over Local; None without a run of Local with the same seed
     lead: str  # over whom methods are compared with, and its interval
@@ -281,7 +282,7 @@ def leaderboard(methods: Sequence[Method]) -> list[Place]:
     places = [
         Place(
             method.name,
-            method.last,
+            over_seeds(method.runs),
             {cost: _mean_within(method.runs, cost, limit) for cost, limit in limits.items()},
             gain_over(method.runs, local),
             lead_in_words(method, reference(methods)),

@@ -12,7 +12,6 @@ class Measure:
     plain: str  # format of a value in sentences
     fine: str  # and in tables
     apart: str  # of a difference in tables
-    width: int  # letters of a value in a table
     sign: int  # 1: higher is better; -1: lower is better
     level: float  # difference of a client's two values up to which they are called level
     words: str  # what it is, for somebody who knows nothing of it
@@ -60,10 +59,10 @@ class Measure:
 
 
 ACCURACY = Measure(
-    "accuracy", " %", ".1f", ".2f", ".2f", 6, 1, 0.05,
+    "accuracy", " %", ".1f", ".2f", ".2f", 1, 0.05,
     "the share of its own test samples that a client's model answers rightly, in percent",
 )  # fmt: skip
 LOSS = Measure(
-    "loss", "", ".4g", ".4g", ".2g", 7, -1, 1e-6,
+    "loss", "", ".4g", ".4g", ".2g", -1, 1e-6,
     "the mean loss of a client's model on its own test samples, which has no upper bound and is 0 at best",
 )  # fmt: skip
