@@ -148,8 +148,10 @@ def test_clients_of_one_group_stand_beside_each_other():
 
 def test_the_terminal_shows_what_its_encoding_has():
     panel = Panel("", np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([3, 12]))
-    assert str(terminal_weights(panel)) == "    3 ██··\n   12 ▒▒▓▓"
-    assert str(terminal_weights(panel, "ascii")) == "    3 ##..\n   12 ++**"
+    assert str(terminal_weights(panel)) == (
+        "    3 ██··\n   12 ▒▒▓▓\n      · 0, ░ to 0.25, ▒ to 0.50, ▓ to 0.75, █ to 1.00"
+    )
+    assert str(terminal_weights(panel, "ascii")).splitlines()[:2] == ["    3 ##..", "   12 ++**"]
     assert terminal_weights(Panel("", np.eye(41), np.arange(41))) is None
 
 
@@ -183,7 +185,7 @@ def test_plain_progress_is_short(clock):
     assert file.getvalue() == (
         f"feddwa: round 3/6, accuracy 30.00 %, {early}, 1.0 clients/s, 12.0 s left\n"
         f"feddwa: round 6/6, accuracy 70.00 %, {late}, 1.0 clients/s, 0.0 s left\n"
-        f"feddwa: done, accuracy 75.00 %, {late}, 1.0 clients/s, 24.0 s\n"
+        f"feddwa: done, accuracy 75.00 %, {late}, 1.0 clients/s, took 24.0 s\n"
     )
 
 
@@ -229,9 +231,33 @@ def test_bars_are_nested_and_fit_a_terminal():
                     time.sleep(0.15)  # for a picture to be drawn
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
     assert re.search(r"all +━+.* 2/3 +runs", text)
-    assert re.search(r"✓ feddwa +━+.* 2/2 +rounds +\d:\d\d:\d\d +accuracy 42.00 %", text)
+    assert re.search(r"✓ feddwa +━+.* 2/2 +rounds +took \d\.\d s +accuracy 42.00 %", text)
     assert "best 42.00 % after round 1, traffic 12.0 KiB, " in text
     assert max(map(len, text.replace("\r", "\n").splitlines())) <= 80
+
+
+def test_a_resumed_run_says_so_and_counts_its_own_rounds_alone(clock):
+    file = io.StringIO()
+    with progress(Console(file=file), "feddwa", 6) as observe:
+        clock[0] += 11.0
+        observe(a_line(5, 50.0))
+    assert file.getvalue().startswith("feddwa: round 5/6, accuracy 50.00 %, resumed after round 4, ")
+    assert file.getvalue().endswith(" 11.0 s left\n")  # one round took 11 s, and one is left
+
+
+def test_a_run_that_is_stopped_is_not_ticked():
+    """Even if all its rounds are over: the models that it delivers are not evaluated yet."""
+    file = io.StringIO()
+    terminal = Console(file=file, force_terminal=True, width=80, color_system=None)
+    with pytest.raises(KeyboardInterrupt), jobs(terminal, 2) as job, job("feddwa", 2) as observe:  # noqa: PT012
+        observe(a_line(1, 41.0))
+        observe(a_line(2, 42.0))
+        raise KeyboardInterrupt
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).replace("\r", "\n")
+    assert "✓" not in text
+    assert re.search(r"✗ all +━+.* 1/2 +runs|✗ all +━+.* 0/2 +runs", text)
+    assert re.search(r"✗ feddwa +━+.* 2/2 +rounds +took \d\.\d s +stopped after round 2", text)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_quiet_is_silent():

@@ -111,3 +111,31 @@ def test_ctrl_c_says_how_to_go_on_and_it_does():
     assert "\x1b[?25h" in terminal.text  # the cursor is back
     report = Terminal("report", "run")  # what there is can be looked at
     assert report.finish() == 0
+
+
+LONG = {
+    "run": ("--algorithm", "feddwa", "--rounds", "90000"),
+    "compare": ("--algorithms", "feddwa", "local", "--rounds", "90000"),
+    "tune": ("--algorithms", "feddwa", "local", "--rounds", "90000", "--jobs", "2", "--trials", "4"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_ctrl_c_ends_everything_at_once_in_one_line(name):
+    """To all processes of the terminal, as its driver sends it."""
+    source = str(Path(feddwa.__file__).parents[1])
+    command = [sys.executable, "-c", MAIN, name, *LONG[name], *SMALL, "--out", "out"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    end = time.monotonic() + 200
+    while not list(Path("out").rglob("metrics.jsonl")):
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "feddwa: stopped; feddwa resume out continues it\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from feddwa.config import RunConfig
-from feddwa.errors import InputError
+from feddwa.errors import InputError, counted
 from feddwa.plugins import ALGORITHMS
 from feddwa.results.store import Store
 from feddwa_reproduction import run
@@ -188,7 +188,7 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
         dataclasses.replace(cell.config, **schedule.here, seed=seed): cell for cell in stack for seed in cell.missing
     }
     try:
-        with watch(f"{_title(stack)} ({len(runs)} seeds)", stack[0].config.rounds or 0) as observe:
+        with watch(f"{_title(stack)} ({counted(len(runs), 'seed')})", stack[0].config.rounds or 0) as observe:
             for config, work in run.run_stack(list(runs), run.task, store.work, observe):
                 cell = runs[config]
                 found = run.publish(config, work, schedule.jobs, cell.keep_weights, cell.series)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 WIDE = 180  # characters, where nobody looks
+NO_RESULTS = (
+    "No published results here: they stand in the folder `results` of the source repository, which the package leaves "
+    "out; --results DIR names a copy of it. What is run now is kept in results/."
+)
 EXTRAS = {
     "clusterfl-norms": "How long updates are, which ClusterFL's tolerances depend on",
     "docs": "The pages with all of them, from the results that there are",
@@ -80,6 +84,8 @@ def reproduce_command(config: ReproduceConfig) -> int:
     require(limit is None or 0 <= limit < float("inf"), "--time-limit", limit, "a finite number, 0 or more")
     usual = default_results(config.scale) if config.spec is None else Path("runs") / Path(config.spec).stem
     store = Store(Path(config.results) if config.results else usual)
+    if config.results is None and config.spec is None and config.scale == "paper" and not store.folder.is_dir():
+        console.print(NO_RESULTS, highlight=False, soft_wrap=True)
     if config.what not in known and config.spec is not None:
         raise unknown(f"reproduce --spec {config.spec}", config.what, known)
     if config.what == "docs":
@@ -97,7 +103,7 @@ def reproduce_command(config: ReproduceConfig) -> int:
         from feddwa.report.progress import jobs
 
         cells = plan(chosen, store, config.scale)
-        with jobs(console, sum(bool(cell.missing) for cell in cells), "cells") as job:
+        with jobs(console, sum(bool(cell.missing) for cell in cells), "cells", ends=False) as job:
             progress = reproduce(
                 known[config.what], columns=config.columns, methods=config.methods, seeds=config.seeds,
                 results=store.folder, scale=config.scale, data_dir=config.data_dir, device=config.device,

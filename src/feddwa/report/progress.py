@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -37,15 +39,20 @@ def progress(console: Console, name: str, rounds: int, quiet: bool = False) -> I
 
 
 @contextmanager
-def jobs(console: Console, count: int, what: str = "runs", quiet: bool = False) -> Iterator[Callable[..., Any]]:
-    """Several runs one after another: `with jobs(console, 3) as job, job("feddwa", rounds) as observe: ...`."""
+def jobs(
+    console: Console, count: int, what: str = "runs", quiet: bool = False, ends: bool = True
+) -> Iterator[Callable[..., Any]]:
+    """Several runs one after another: `with jobs(console, 3) as job, job("feddwa", rounds) as observe: ...`.
+
+    ends: whether the end of every run is told where there is no terminal; not where somebody else tells it.
+    """
     if quiet:
         yield _silent
     elif console.is_terminal:
         with _Board(console, count, what) as board:
             yield board.job
     else:
-        yield _PlainJobs(console, count).job
+        yield _PlainJobs(console, count, ends).job
 
 
 @contextmanager
@@ -71,6 +78,7 @@ class Tally:
     scores: dict[int, str] = field(default_factory=dict)  # seed -> how good its models are
     best: tuple[float, int] | None = None  # percent, and the round after which it was reached
     round: int = 0  # finished rounds
+    begun: dict[int, int] = field(default_factory=dict)  # seed -> rounds that were finished when the run was resumed
     bytes: int = 0  # up and down, of all clients
     trained: int = 0  # clients, every round anew
     lost: int = 0  # updates that did not count
@@ -83,6 +91,7 @@ class Tally:
             self.scores[seed] = score(line)
         if accuracy is not None and (self.best is None or accuracy > self.best[0]):
             self.best = (accuracy, line["round"] - 1)
+        self.begun.setdefault(seed, min(line["round"] - 1, self.rounds))
         self.round = max(self.round, min(line["round"], self.rounds))
         self.over += "participants" not in line
         self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
@@ -109,12 +118,18 @@ class Tally:
             else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
         )
         lost = f"{self.lost} updates did not count, " if self.lost else ""
+        resumed = f"resumed after round {self.resumed}, " if self.resumed else ""
         speed = self.trained / max(time.monotonic() - self.started, 1e-9)
-        return f"{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
+        return f"{resumed}{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
+
+    @property
+    def resumed(self) -> int:
+        """The round after which the run was resumed, of several the first; 0: it began here."""
+        return min(self.begun.values(), default=0)
 
     def left(self) -> float:
-        """Seconds to go, if rounds go on as they went."""
-        return (time.monotonic() - self.started) * (self.rounds - self.round) / max(self.round, 1)
+        """Seconds to go, if rounds go on as they went; those before a resume took none of this time."""
+        return (time.monotonic() - self.started) * (self.rounds - self.round) / max(self.round - self.resumed, 1)
 
 
 def score(line: Line) -> str:
@@ -139,26 +154,29 @@ class _Board:
 
     def __init__(self, console: Console, count: int, what: str) -> None:
         self._bars = Progress(
-            SpinnerColumn(finished_text="✓" if console.encoding.startswith("utf") else "*"),
+            _Mark(),
             TextColumn("{task.description:<10}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}", markup=False),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            _Clock(),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
+        self._done, self._stopped = ("✓", "✗") if console.encoding.startswith("utf") else ("*", "x")
         self._details = Text(style="dim", no_wrap=True, overflow="ellipsis")
         self._live = Live(Group(self._bars, self._details), console=console, refresh_per_second=8)
         self._finished: list[TaskID] = []
-        self._all = self._bars.add_task("all", total=count, unit=what, note="") if count > 1 else None
+        self._all = self._bars.add_task("all", total=count, unit=what, note="", over="") if count > 1 else None
 
     def __enter__(self) -> "_Board":
         self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self._details.plain = ""
+        if self._all is not None:
+            self._end(self._all, self._done if error is None else self._stopped)
         self._live.stop()
 
     @contextmanager
@@ -166,7 +184,7 @@ class _Board:
         """A run: show its lines as they come."""
         tally = Tally(name, rounds)
         before = 0.0 if self._all is None else self._bars.tasks[self._all].completed
-        task = self._bars.add_task(name, total=rounds, unit="rounds", note="")
+        task = self._bars.add_task(name, total=rounds, unit="rounds", note="", over="")
 
         def observe(line: Line, seed: int = 0) -> None:
             tally.add(line, seed)
@@ -175,21 +193,51 @@ class _Board:
                 self._bars.update(self._all, completed=before + tally.round / rounds)
             self._details.plain = f"  {tally.details()}"
 
+        mark, over = self._done, True
         try:
             yield observe
-        finally:  # one that fails is over, too
+        except BaseException as error:
+            mark, over = self._stopped, isinstance(error, Exception)  # one that fails is over, too
+            self._bars.update(task, note=f"stopped after round {tally.round}")
+            raise
+        finally:
+            self._end(task, mark)
             self._finished.append(task)
-            if self._all is not None:
+            if self._all is not None and over:
                 self._bars.update(self._all, completed=round(before) + 1)
             for old in self._finished[:-SHOWN]:  # a screen has no room for all that is over
                 self._bars.update(old, visible=False)
+
+    def _end(self, task: TaskID, mark: str) -> None:
+        self._bars.stop_task(task)
+        self._bars.update(task, over=mark)
+
+
+class _Mark(SpinnerColumn):
+    """Turns while a run is under way; then says whether it came to its end."""
+
+    def render(self, task: Task) -> RenderableType:
+        """A mark of `over`, if there is one."""
+        return Text(task.fields["over"]) if task.fields["over"] else self.spinner.render(task.get_time())
+
+
+class _Clock(ProgressColumn):
+    """The time that is left, then the time it took; rounds before a resume count for neither."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """In words."""
+        if task.fields["over"]:
+            return Text(f"took {human_seconds(task.elapsed or 0.0)}")
+        return Text("" if task.time_remaining is None else f"{human_seconds(task.time_remaining)} left")
 
 
 class _PlainJobs:
     """A line now and then, and one at the end of each run."""
 
-    def __init__(self, console: Console, count: int) -> None:
-        self._console, self._count, self._done = console, count, 0
+    def __init__(self, console: Console, count: int, ends: bool) -> None:
+        self._console, self._count, self._ends, self._done = console, count, ends, 0
 
     @contextmanager
     def job(self, name: str, rounds: int) -> Iterator[Observer]:
@@ -202,7 +250,8 @@ class _PlainJobs:
             tally.add(line, seed)
             if tally.done:
                 took = human_seconds(time.monotonic() - tally.started)
-                self._print(f"{name}: done, {tally.score}, {tally.details()}, {took}")
+                if self._ends:
+                    self._print(f"{name}: done, {tally.score}, {tally.details()}, took {took}")
             elif time.monotonic() - shown > PLAIN_EVERY:
                 shown = time.monotonic()
                 where = f"{name}{place}: round {tally.round}/{rounds}"

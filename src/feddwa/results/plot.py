@@ -136,13 +136,20 @@ def group_borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
 
 
 def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> Text | None:
-    """A small heat map for the terminal, a line per client, two characters a weight; None if it would be too wide."""
+    """A small heat map for the terminal, a line per client, two characters a weight, and what the shades mean.
+
+    None if it would be too wide.
+    """
     if len(panel.weights) > most:
         return None
     shades = "·░▒▓█" if encoding.startswith("utf") else ".-+*#"
-    level = np.ceil(panel.weights / max(panel.weights.max(), 1e-12) * (len(shades) - 1)).astype(int)
+    most_weight, steps = max(float(panel.weights.max()), 1e-12), len(shades) - 1
+    level = np.ceil(panel.weights / most_weight * steps).astype(int)
     level = level.clip(0, len(shades) - 1)  # FedAMP's weights may be negative
     names = [short(panel.client_at(place)) for place in range(len(level))]
     width = max(5, *map(len, names))
-    lines = zip(names, level, strict=True)
-    return Text("\n".join(f"{name:>{width}} " + "".join(shades[cell] * 2 for cell in row) for name, row in lines))
+    lines = [
+        f"{name:>{width}} {''.join(shades[cell] * 2 for cell in row)}" for name, row in zip(names, level, strict=True)
+    ]
+    ends = [f"{shade} to {most_weight * step / steps:.2f}" for step, shade in enumerate(shades)][1:]
+    return Text("\n".join([*lines, f"{'':>{width}} {', '.join([f'{shades[0]} 0', *ends])}"]))

@@ -3,13 +3,14 @@
 import dataclasses
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import torch
@@ -60,13 +61,23 @@ def run_tuning(tuning: Tuning, tell: Tell) -> None:
             tell(_method(search, tuning.seeds, tasks))
         return
     with ProcessPoolExecutor(count, get_context("spawn"), _end_with, (os.getpid(),)) as pool:
-        waiting = [pool.submit(_method_alone, search, tuning.seeds) for search in tuning.searches]
         try:
-            for done in as_completed(waiting):
+            for done in as_completed(_begun(pool, tuning)):
                 tell(done.result())
         except BaseException:
+            for process in active_children():  # at once: what they have on disk is whole at any moment
+                process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begun(pool: Executor, tuning: Tuning) -> list[Future[str]]:
+    """All searches. Ctrl-C in a terminal reaches every process: these ignore it from their first moment on."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return [pool.submit(_method_alone, search, tuning.seeds) for search in tuning.searches]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Tasks:
