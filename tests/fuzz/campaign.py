@@ -11,7 +11,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -133,27 +133,27 @@ def work(
     os.dup2(handle, 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory(prefix="feddwa-fuzz-") as folder:
-        targets = prepared(kinds, Path(folder))
-        for name, seed in _turns(targets, first, ends, kept):
+        targets: dict[str, Target] = {}
+        spent = {kind.name: 0.0 for kind in kinds}  # seconds of CPU time
+        for name, seed in _turns(spent, first, ends, kept):
+            if name not in targets:  # what it damages is made when it has its first turn
+                targets |= prepared([kind for kind in kinds if kind.name == name], Path(folder))
             pipe.send((name, seed))
             answer = attempt(targets[name], seed)
-            _SPENT[name] = _SPENT.get(name, 0.0) + answer.seconds
+            spent[name] += answer.seconds
             pipe.send(answer)
     pipe.close()
 
 
-_SPENT: dict[str, float] = {}  # seconds of CPU time by target, in this process
-
-
-def _turns(targets: Iterable[str], first: int, ends: float, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _turns(spent: Mapping[str, float], first: int, ends: float, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
     """The next case, time and again: those that were kept, then always of the target that has had the least time."""
-    numbers = dict.fromkeys(targets, first)
+    numbers = dict.fromkeys(spent, first)
     for name in kept:
         target, _, seed = name.partition(":")
         if time.monotonic() < ends and target in numbers:
             yield target, int(seed)
     while time.monotonic() < ends:
-        name = min(numbers, key=lambda each: _SPENT.get(each, 0.0))
+        name = min(numbers, key=lambda each: spent[each])
         yield name, numbers[name]
         numbers[name] += 1
 
