@@ -192,9 +192,11 @@ def test_plain_progress_is_short(clock):
 def test_plain_progress_without_classes(clock):
     file = io.StringIO()
     with progress(Console(file=file), "feddwa", 6) as observe:
+        first, second = a_run(None, loss=0.5).lines[:2]
+        observe(first)
         clock[0] += 11.0
-        observe(a_run(None, loss=0.5).lines[1])
-    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 6.0 KiB, 0.4 clients/s, 22.0 s left\n"
+        observe(second)
+    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 12.0 KiB, 0.7 clients/s, 22.0 s left\n"
 
 
 def test_of_several_jobs_it_is_said_which(clock):

@@ -131,11 +131,14 @@ def test_ctrl_c_ends_everything_at_once_in_one_line(name):
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    end = time.monotonic() + 200
-    while not list(Path("out").rglob("metrics.jsonl")):
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    try:
+        end = time.monotonic() + 200
+        while not [*Path("out").rglob("metrics.jsonl"), *Path("out").rglob("trials.db")]:
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (process.returncode, errors) == (130, "feddwa: stopped; feddwa resume out continues it\n")
