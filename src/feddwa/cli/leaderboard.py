@@ -71,8 +71,8 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
     measure = methods[0].measure
     several = any(len(method.runs) > 1 for method in methods)
     caption = f"{_caption(len(records), measure, several)} {unequal_seeds(methods)}".strip()
-    narrow = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
-    table = Table(title=setting, caption=caption, caption_justify="left", **narrow)
+    table = Table(title=setting, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
+    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # as narrow as it can be
     heads = [f"in {units[cost](limit)}" for cost, limit in budgets(methods).items()]
     over = "over Local" if measure.sign > 0 else "below Local"
     leads = [f"{over_whom(reference(methods))} ± 95 % CI", "n"] if several else [over]

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def resumable(path: Path) -> Iterator[None]:
-    """Where the enclosed work is interrupted, the error says how to go on with it."""
+def resumable(path: Path, search: bool = False) -> Iterator[None]:
+    """Where the enclosed work is interrupted, the error says how to go on with it.
+
+    search: it is one of `feddwa tune`, which goes on from whatever there is.
+    """
     from feddwa.results import runs
 
     try:
         yield
     except (KeyboardInterrupt, OSError, RuntimeError) as error:
-        if runs.unfinished(path):
+        if search or runs.unfinished(path):
             error.add_note(f"feddwa resume {path} continues it")
         raise
 

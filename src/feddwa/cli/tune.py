@@ -109,7 +109,7 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
-    with resumable(out), locked(out / TUNING):
+    with resumable(out, search=True), locked(out / TUNING):
         run_tuning(Tuning(searches, config.seeds_final, config.jobs), say)
         found = read_tuning(out)
         write_search(found, out / PAGE)

@@ -139,16 +139,16 @@ def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, opti
     some = [str(value) for value in found.tolist()]
     if are_dates(some):
         raise _date(rows, name, some[0])
-    number = np.array([_is_number(value) for value in values.tolist()])
-    comma = all(_COMMA.fullmatch(value) or _is_number(value) for value in some)
-    if comma or number[known].mean() > 0.5:
-        raise _meant_as_numbers(rows, name, values, number, comma)
-    if all(map(_AMOUNT.fullmatch, some)):
-        row = int(known[~number[known]].min())
-        raise InputError(
-            f"{rows.where(row)}: {str(values[row])!r} in column {name!r} is not a number; write it without signs for "
-            "thousands, shares or money"
-        )
+    number = np.array([tables.writes_number(value) for value in values.tolist()])
+    hints = {
+        "write decimals with a point, and thousands without a sign": all(
+            _COMMA.fullmatch(v) or tables.writes_number(v) for v in some
+        ),
+        "leave the cell empty where a value is missing": number[known].mean() > 0.5,
+        "write it without signs for thousands, shares or money": all(map(_AMOUNT.fullmatch, some)),
+    }
+    if any(hints.values()):
+        raise _meant_as_number(rows, name, values, number, next(hint for hint, fits in hints.items() if fits))
     most = options.max_categories or CATEGORIES
     unlike = len(found) == len(known) > 2
     if len(found) > most or unlike:
@@ -201,31 +201,18 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
         return np.asarray(tables.plain(column).cast(pa.float64()).to_numpy()).astype(np.float32)
 
 
-def _meant_as_numbers(rows: Rows, name: str, values: np.ndarray, number: np.ndarray, comma: bool) -> InputError:
+def _meant_as_number(rows: Rows, name: str, values: np.ndarray, number: np.ndarray, hint: str) -> InputError:
     """The error for a column of text that should be one of numbers; number: (n,) whether a value is one."""
     wrong = np.flatnonzero(~number & (values != ""))
     if not len(wrong):
         return InputError(f"{rows.parts[0].where}: column {name!r} holds numbers as text; store them as numbers")
-    hint = (
-        "write decimals with a point, and thousands without a sign"
-        if comma
-        else "leave the cell empty where a value is missing"
-    )
-    odd = int(wrong[0])
-    return InputError(f"{rows.where(odd)}: {str(values[odd])!r} in column {name!r} is not a number; {hint}")
+    value = str(values[wrong[0]])
+    return InputError(f"{rows.where(int(wrong[0]))}: {value!r} in column {name!r} is not a number; {hint}")
 
 
 def words(column: pa.ChunkedArray) -> np.ndarray:
     """(n,) text without spaces around it; "" for what is missing."""
     return np.array([(value or "").strip() for value in tables.plain(column).to_pylist()], dtype=str)
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def encode(part: Part, columns: tuple[Column, ...], shape: tuple[int, ...], resize: bool = False) -> np.ndarray:

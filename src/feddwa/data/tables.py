@@ -205,6 +205,15 @@ def is_number(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
+def writes_number(text: str) -> bool:
+    """Whether a text is a number as Python writes it."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     return any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
