@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from feddwa.workers import end_with
 from tests.fuzz.attempt import Answer, attempt
 from tests.fuzz.case import Target
 
@@ -131,6 +132,7 @@ def work(
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
+    end_with(os.getppid())
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory(prefix="feddwa-fuzz-") as folder:
         targets: dict[str, Target] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 with warnings.catch_warnings():
@@ -46,33 +47,21 @@ class Messages(Target):
         """Record what the nodes of a real federation say, and what the server knew then."""
         super().prepare(folder)
         place.tiny(Path("tiny.npz"))
-        recorded: dict[str, Any] = {}
-        real_collect, real_of = replies.collect_replies, NodeDescription.of
-
-        def collect(*given: Any) -> Any:
-            recorded.setdefault("replies", copy.deepcopy(given))
-            return real_collect(*given)
-
-        def describe(*given: Any) -> Any:
-            recorded.setdefault("description", copy.deepcopy(given))
-            return real_of(*given)
-
+        self.given: list[tuple[Any, ...]] = []  # of `read_reply`, by node: reply, what was asked, what is expected
+        self.described: list[tuple[Any, ...]] = []  # of `NodeDescription.of`, by node: description, terms of the run
         config = FlowerConfig(dataset="digits", clients=6, rounds=1, min_nodes=NODES, model="linear").resolved()
-        grid = LocalGrid(config, blocks(NODES, "nodes"))
-        self.server = coordinator.Coordinator(grid, config, False)
-        coordinator.collect_replies, participation.NodeDescription.of = collect, describe
-        try:
+        self.server = coordinator.Coordinator(LocalGrid(config, blocks(NODES, "nodes")), config, False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coordinator, "read_reply", _recording(self.given, replies.read_reply))
+            patch.setattr(participation.NodeDescription, "of", _recording(self.described, NodeDescription.of))
             self.server.start()
             self.before = copy.deepcopy(self.server.state)
             self.server.step()
-        finally:
-            coordinator.collect_replies, participation.NodeDescription.of = real_collect, real_of
-        self.replies, self.description = recorded["replies"], recorded["description"]
 
     def draw(self, rng: random.Random) -> Case:
         """One to three changes to the records of a message."""
         kind = rng.choice(["reply", "reply", "description"])
-        honest = self._reply(rng.randrange(NODES))[1] if kind == "reply" else self.description[0]
+        honest = (self.given if kind == "reply" else self.described)[0][0]
         return {
             "kind": kind,
             "node": rng.randrange(NODES),
@@ -83,19 +72,17 @@ class Messages(Target):
         """One reason without a line's end; the others are not concerned."""
         return self._described(case) if case["kind"] == "description" else self._replied(case)
 
-    def _reply(self, number: int) -> tuple[int, RecordDict]:
-        node = sorted(self.replies[1])[number]
-        return node, self.replies[1][node]
-
     def _replied(self, case: Case) -> str:
-        assignments, answers, expected, clients, _ = self.replies
-        bad, honest = self._reply(case["node"])
-        changed = {**answers, bad: _changed(honest, case["changes"])}
+        asked = dict(enumerate(assignment for _, assignment, _ in self.given))
+        bad, expected, clients = case["node"], self.given[0][2], self.server.registry.clients
+        answers = {node: given[0] for node, given in enumerate(self.given)}
+        answers[bad] = _changed(answers[bad], case["changes"])
         missing: dict[int, str] = {}
-        found = replies.collect_replies(assignments, changed, expected, clients, missing)
-        others = {row for node, own in assignments.items() if node != bad for row in own.trains}
+        read = {node: replies.read_reply(answer, asked[node], expected) for node, answer in answers.items()}
+        found = replies.collect_replies(asked, read, expected.scores, clients, missing)
+        others = {row for node, own in asked.items() if node != bad for row in own.trains}
         assert others <= set(found.ids.tolist()), (missing, "others' updates do not count")
-        assert set(missing) <= set(assignments[bad].asked), missing
+        assert set(missing) <= set(asked[bad].asked), missing
         for reason in missing.values():
             assert reason.isprintable(), reason
             assert len(reason) < 500, reason
@@ -107,21 +94,31 @@ class Messages(Target):
         return "; ".join(dict.fromkeys(missing.values()))
 
     def _described(self, case: Case) -> str:
-        content, *options = self.description
+        (first, terms), (second, _), *_ = self.described
         registry = Registry()
-        registry.admit("first", NodeDescription.of(content, *options))
+        registry.admit("first", NodeDescription.of(first, terms), terms.clients)
         before = registry.tree()
         try:
-            registry.admit("bad", NodeDescription.of(_changed(content, case["changes"]), *options))
+            registry.admit("bad", NodeDescription.of(_changed(second, case["changes"]), terms), terms.clients)
         except Malformed as error:
             refusal = str(error)
         else:
-            assert registry.clients < 100_000, registry.clients
+            assert registry.clients == terms.clients
             return ""
         assert refusal.isprintable(), refusal
         assert registry.rows.keys() == {"first"}, "a refused node holds rows"
         assert all(torch.equal(value, before[name]) for name, value in registry.tree().items())
         return refusal
+
+
+def _recording(calls: list[tuple[Any, ...]], real: Any) -> Any:
+    """The function, which writes down a copy of what it is called with."""
+
+    def function(*given: Any) -> Any:
+        calls.append(copy.deepcopy(given))
+        return real(*given)
+
+    return function
 
 
 def _leaves(tree: Any, path: str = "") -> Any:
