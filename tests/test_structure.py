@@ -39,6 +39,7 @@ LAYERS = (
         "rates",
         "objects",
         "experiment",
+        "entry",
         "workers",
         "calibrate",
         "tune",

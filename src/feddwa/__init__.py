@@ -17,22 +17,27 @@ if TYPE_CHECKING:
     from feddwa.algorithms import ALGORITHMS, Algorithm, FedAvg, FedDWA, Local
     from feddwa.callbacks import Callback
     from feddwa.config import RunConfig
+    from feddwa.entry import compare, run
     from feddwa.errors import InputError
-    from feddwa.experiment import resume, run
-    from feddwa.result import Result, Results
+    from feddwa.experiment import resume
+    from feddwa.report.watching import Progress
+    from feddwa.result import Comparison, Result, Results
 
 __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Callback",
+    "Comparison",
     "FedAvg",
     "FedDWA",
     "InputError",
     "Local",
+    "Progress",
     "Result",
     "Results",
     "RunConfig",
+    "compare",
     "mixing",
     "resume",
     "run",
@@ -43,8 +48,10 @@ _HOMES = {  # module -> the public names that it defines
     "feddwa.callbacks": ("Callback",),
     "feddwa.config": ("RunConfig",),
     "feddwa.errors": ("InputError",),
-    "feddwa.experiment": ("resume", "run"),
-    "feddwa.result": ("Result", "Results"),
+    "feddwa.entry": ("compare", "run"),
+    "feddwa.experiment": ("resume",),
+    "feddwa.report.watching": ("Progress",),
+    "feddwa.result": ("Comparison", "Result", "Results"),
 }
 
 

@@ -1,14 +1,14 @@
-"""From a configuration to a finished run: the Python entry points `run` and `resume`."""
+"""From a configuration and data to a finished run, new or resumed."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from feddwa import checkpoint, rates
 from feddwa.build import divided, load_dataset, make_engine, program_kind, settled, tasks_of
-from feddwa.callbacks import Callback, Callbacks, Run, split_off
+from feddwa.callbacks import Callback, Callbacks, Run
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
 from feddwa.config_file import from_toml, to_toml
@@ -17,10 +17,8 @@ from feddwa.data.describe import describe
 from feddwa.data.task import Task
 from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
-from feddwa.errors import InputError, require, unknown
+from feddwa.errors import InputError
 from feddwa.federation import Federation
-from feddwa.objects import named
-from feddwa.params import check_alternatives
 from feddwa.ranks import CURRENT
 from feddwa.result import Result, Results
 from feddwa.results import runs
@@ -33,73 +31,6 @@ from feddwa.trackers import callbacks_of
 from feddwa.trained import store
 from feddwa.trained.newcomers import HeldOut
 from feddwa.workers import federation_of
-
-
-@overload
-def run(
-    config: RunConfig | None = None, *, seeds: Sequence[int], observe: Callable[..., None] = ..., **options: Any
-) -> Results: ...
-
-
-@overload
-def run(config: RunConfig | None = None, *, seeds: None = None, observe: Observer = ..., **options: Any) -> Result: ...
-
-
-def run(
-    config: RunConfig | None = None,
-    *,
-    seeds: Sequence[int] | None = None,
-    observe: Callable[..., None] = lambda line, seed=0: None,
-    **options: Any,
-) -> Result | Results:
-    """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`: the options of `feddwa run`, by name.
-
-    Own objects stand wherever a name does:
-
-    - `dataset`: a list of clients (x, y) or (x, y, x_test, y_test), or a mapping from their names to these; x is an
-      array, or for a network with several inputs a mapping or tuple of arrays. Also PyTorch datasets, pandas tables, a
-      `feddwa.data.dataset.Dataset`, or a function that returns one.
-    - `model`: a module, whose parameters everybody starts from, or a class or function that makes one. Parameters with
-      requires_grad=False stay as they are. Its dtype is the run's, where `dtype` is not given.
-    - `loss`: a function of (outputs, targets). `metrics`: a mapping from names to such functions, which are measured on
-      every client's test data, or names.
-    - `algorithm`, `partition`: an instance, a class, or for a partition a function.
-    - `callbacks`: a list of `Callback`s, which are this call's, and of references, which are the run's.
-
-    `out` is the run directory, by default a new one in runs/. It can be resumed and reported on in another process, so
-    objects in it must have a name there: classes and functions of a module or script; data are copied into the cache.
-    With `out=False` nothing is written, and any object will do, those of a notebook included.
-
-    `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
-    directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
-
-    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
-    decided (partition, network, rate) as information.
-    """
-    known = [field.name for field in dataclasses.fields(RunConfig)]
-    for name in options:
-        if name not in known:
-            raise unknown("run", name, known)
-    written = options.get("out") is not False
-    if seeds is not None:
-        options["seeds"] = tuple(seeds) if isinstance(seeds, range) else seeds
-        check_alternatives("", options, SeededConfig)
-    mine = split_off(options)
-    with named(options if written else {**options, "out": None}, written) as plain:
-        given = SeededConfig(**options_of(config or RunConfig()))
-        several = dataclasses.replace(given, **plain).resolved()
-        config = several.run_config()
-        if written:
-            runs.check_free(config.out)
-        tracked = " ".join(config.track)
-        require(written or not tracked, "track", tracked, "left out where out=False, which writes nothing")
-        seeds = several.seeds or [config.seed]
-        tasks, first = tasks_of(config, seeds, load_dataset(config)), dataclasses.replace(config, seed=seeds[0])
-        config = rates.logged(first, tasks[first.seed])
-        if several.seeds is None:
-            return run_tasks([config], [tasks[config.seed]], [observe], written=written, callbacks=mine)[0]
-        path = Path(config.out or runs.default_path(config.algorithm, config.dataset)) if written else None
-        return run_seeds(config, tasks, path, watching(observe, tasks), mine)
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:

@@ -1,22 +1,62 @@
-"""What a finished run gives in Python: one run, or one for each of several seeds."""
+"""What finished runs give in Python: one run, one for each of several seeds, or several methods on the same data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
 from feddwa.data.partition import Partition
 from feddwa.engine import Stack
 from feddwa.errors import InputError
+from feddwa.results import display, frames
 from feddwa.results.compare import merged
 from feddwa.results.weights import Weights
 from feddwa.trained.export import Deployed, deployed, predict
 from feddwa.trained.store import LEFT_OUT, TrainedModels
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@dataclass(frozen=True)
-class Result:
+    from feddwa.results.drawing import Drawing
+
+Key = TypeVar("Key")
+Value = TypeVar("Value", bound="Showing")
+
+
+class Showing:
+    """What shows itself: as lines in the interpreter, in a notebook as a table, curves and a map."""
+
+    path: str | None
+
+    def _methods(self) -> display.Methods:
+        """Name -> seed -> run, of all that is shown."""
+        raise NotImplementedError
+
+    def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
+        """A table with a row a round (of="rounds"), or a row a client (of="clients").
+
+        Rounds have every number of metrics.jsonl: round r's row is about the models that the round began with, and the
+        last one about those that the run delivers. Clients have samples, accuracy and loss of their final models.
+        """
+        raise NotImplementedError
+
+    def plot(self, path: str | Path | None = None) -> "Drawing":
+        """Curves over the rounds and the last round's weights, as a Matplotlib figure; saved where a path is given."""
+        from feddwa.results.drawing import drawing
+
+        return drawing(self._methods(), path)
+
+    def __repr__(self) -> str:
+        return display.text(self._methods(), self.path)
+
+    def _repr_html_(self) -> str:
+        return display.html(self._methods(), self.path)
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Showing):
     """A finished run."""
 
     summary: dict[str, Any]
@@ -44,18 +84,45 @@ class Result:
         """Scores (n, outputs) of raw samples x (n, *shape), an array or a tensor, by a client's model."""
         return predict(self._trained(), client, x)
 
+    def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
+        """A table with a row a round or a client; see `Showing.to_pandas`."""
+        return frames.frame(self.metrics, None if self.trained is None else self.trained.card, of)
+
     def _trained(self) -> TrainedModels:
         if self.trained is None:
             raise InputError(f"{self.path}: has no models: {LEFT_OUT}")
         return self.trained
 
+    def _methods(self) -> display.Methods:
+        return {self.summary["algorithm"]: {self.summary["seed"]: self}}
 
-@dataclass(frozen=True, eq=False)
-class Results(Mapping[int, Result]):
-    """Finished runs that differ by their seed alone: seed -> its `Result`, in the order in which they were given."""
 
-    runs: Mapping[int, Result]
-    path: str | None = None  # the directory with a run directory for each seed
+@dataclass(frozen=True, eq=False, repr=False)
+class Several(Showing, Mapping[Key, Value]):
+    """Finished runs by a key, in the order in which they were given."""
+
+    runs: Mapping[Key, Value]
+    path: str | None = None  # the directory with a directory for each
+    _key = "key"
+
+    def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
+        """The tables of all of them, one below the other, with their key as the outermost index."""
+        return frames.joined({key: run.to_pandas(of) for key, run in self.runs.items()}, self._key)
+
+    def __getitem__(self, key: Key) -> Value:
+        return self.runs[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+class Results(Several[int, Result]):
+    """Finished runs that differ by their seed alone: seed -> its `Result`."""
+
+    _key = "seed"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -65,11 +132,17 @@ class Results(Mapping[int, Result]):
         """
         return {"seeds": list(self.runs), **merged({seed: result.summary for seed, result in self.runs.items()})}
 
-    def __getitem__(self, seed: int) -> Result:
-        return self.runs[seed]
+    def _methods(self) -> display.Methods:
+        return {next(iter(self.runs.values())).summary["algorithm"]: self.runs}
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.runs)
 
-    def __len__(self) -> int:
-        return len(self.runs)
+class Comparison(Several[str, Result | Results]):
+    """Methods on the same data, from the same seeds: name -> its `Result`, or with several seeds its `Results`."""
+
+    _key = "method"
+
+    def _methods(self) -> display.Methods:
+        return {
+            name: found.runs if isinstance(found, Results) else {found.summary["seed"]: found}
+            for name, found in self.runs.items()
+        }

@@ -13,8 +13,8 @@ import pytest
 
 from feddwa import cli
 from feddwa.config import RunConfig
+from feddwa.entry import run
 from feddwa.errors import InputError
-from feddwa.experiment import run
 from feddwa.results import content, runs
 from feddwa.results.collaboration import group_weight, partner_share
 from feddwa.results.compare import local_runs

@@ -1,4 +1,4 @@
-"""Progress of long jobs: bars that say how good, how far and how long in a terminal, plain lines elsewhere."""
+"""Progress of long jobs: bars that say how good, how far and how long in terminals and notebooks, else plain lines."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from feddwa.report.notebook import Board
 from feddwa.results.units import human_bytes, human_seconds
 
 Line = dict[str, Any]  # of metrics.jsonl
@@ -51,6 +52,8 @@ def jobs(
     elif console.is_terminal:
         with _Board(console, count, what) as board:
             yield board.job
+    elif console.is_jupyter:
+        yield _NotebookJobs().job
     else:
         yield _PlainJobs(console, count, ends).job
 
@@ -231,6 +234,31 @@ class _Clock(ProgressColumn):
         if task.fields["over"]:
             return Text(f"took {human_seconds(task.elapsed or 0.0)}")
         return Text("" if task.time_remaining is None else f"{human_seconds(task.time_remaining)} left")
+
+
+class _NotebookJobs:
+    """Bars in the output of a notebook's cell."""
+
+    def __init__(self) -> None:
+        self._board = Board()
+
+    @contextmanager
+    def job(self, name: str, rounds: int) -> Iterator[Observer]:
+        """A run: show its lines as they come."""
+        tally, number = Tally(name, rounds), self._board.add()
+
+        def show(left: str, now: bool = False) -> None:
+            note = f"{tally.score}, {tally.details()}, {left}"
+            self._board.update(number, name, tally.round, rounds, note, now)
+
+        def observe(line: Line, seed: int = 0) -> None:
+            tally.add(line, seed)
+            show(f"{human_seconds(tally.left())} left")
+
+        try:
+            yield observe
+        finally:
+            show(human_seconds(time.monotonic() - tally.started), now=True)
 
 
 class _PlainJobs:
