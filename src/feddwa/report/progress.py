@@ -258,7 +258,7 @@ class _NotebookJobs:
         try:
             yield observe
         finally:
-            show(human_seconds(time.monotonic() - tally.started), now=True)
+            show(f"{human_seconds(time.monotonic() - tally.started)} elapsed", now=True)
 
 
 class _PlainJobs:

@@ -27,8 +27,6 @@ class Progress(Callback):
             shown = progress(console, label(run.config.algorithm), run.config.rounds or 0)
             self._observe = self._open.enter_context(shown)
         self._under_way += 1
-        for line in run.past:
-            self._observe(line, run.config.seed)
 
     def on_round(self, run: Run, round: Entry) -> None:
         """Move it."""
