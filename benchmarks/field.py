@@ -139,9 +139,11 @@ class Job:
 
     @property
     def commit(self) -> str | None:
-        """Of the peer's copy."""
-        file = getattr(self.options, self.library, None) and getattr(self.options, self.library) / "commit.txt"
-        return file.read_text().strip() if isinstance(file, Path) and file.is_file() else None
+        """Of the peer's copy, as its file commit.txt has it."""
+        if self.library not in FOLDERS:
+            return None
+        file: Path = getattr(self.options, self.library) / "commit.txt"
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
     def command(self, folder: Path) -> list[str]:
         """That starts its runner."""

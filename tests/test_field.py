@@ -173,3 +173,18 @@ def test_our_side_runs_and_is_recorded(tmp_path):
     assert case["host_mib"] > 100
     assert case["setup"] + 3 * case["fastest"] < case["total"]
     assert record.table([case]) in done.stdout
+
+
+@pytest.mark.parametrize("library", ["ours", "pfllib", "pfl", "blazefl", "flower"])
+def test_every_library_has_a_runner_that_is_told_its_copy(library, tmp_path):
+    (tmp_path / "commit.txt").write_text("abc\n")
+    copies = dict.fromkeys(field.FOLDERS, tmp_path)
+    options = field.argparse.Namespace(flower=True, **copies)
+    job = field.Job(library, 3, options, {}, 1.0, 1.0)
+    copied = library in copies
+    assert job.commit == ("abc" if copied else None)
+    runner, folder, *rest = job.command(Path("work"))[1:]
+    assert Path(runner).is_file()
+    inside = [str(tmp_path / field.FOLDERS[library])] if copied else []
+    assert (folder, rest) == ("work", [*inside, *(["3"] if library in ("blazefl", "flower") else [])])
+    assert library in forms.WRITERS
