@@ -278,10 +278,14 @@ def test_the_page_comes_out_the_same(tmp_path, monkeypatch):
         put(store, TABLE1, PATHOLOGICAL, ROWS["feddwa"], seed, [90.0, 92.0 + seed])
     shutil.copytree(tmp_path / "results", copy)
     pages = [page.write_pages(source, tmp_path / place) for source, place in ((store, "a"), (Store(copy), "b"))]
-    assert [path.name for path in pages[0]] == ["reproduction.md", "guidance-choice.svg", "curves.svg"]
+    drawn = [path.name for path in pages[0] if path.suffix == ".svg"]
+    assert drawn == ["guidance-choice.svg", "curves.svg"]
+    assert [path.stem for path in pages[0] if path.suffix == ".md"] == ["reproduction", *specs.paper()]
     first, again = ([path.read_bytes() for path in paths] for paths in pages)
     assert first == again
-    assert "92.50 ± 0.71" in first[0].decode()
+    texts = {path.stem: text.decode() for path, text in zip(pages[0], first, strict=True) if path.suffix == ".md"}
+    assert "92.50 ± 0.71" in texts["table1"]
+    assert "(reproduction/table1.md) | 1 of 10 | 1 of 140" in texts["reproduction"]
 
 
 @pytest.mark.parametrize("column", [PATHOLOGICAL, PRACTICAL], ids=lambda column: column.name)
@@ -296,7 +300,9 @@ def test_the_published_results_are_near_the_papers(column, method, points):
 def test_the_published_page_is_what_the_results_give(tmp_path):
     """Text and figures; every gap over two points has its sentence. `feddwa reproduce docs` mends it."""
     written = page.write_pages(Store(ROOT / "results"), tmp_path)
-    assert (ROOT / "docs" / "reproduction.md").read_text() == written[0].read_text()
+    for path in written:
+        if path.suffix == ".md":
+            assert (ROOT / "docs" / path.relative_to(tmp_path)).read_text() == path.read_text()
     assert {path.name for path in written[1:]} == {path.name for path in (ROOT / "docs" / "reproduction").glob("*")}
     assert not [gap for each in specs.paper().values() for gap in gaps(each, Store(ROOT / "results")) if not gap.reason]
 
@@ -327,7 +333,7 @@ def test_the_verdict_counts_what_was_run(tmp_path):
     assert "11 columns with 173 of the 178 cells were not run: emnist/pathological, cifar100/pathological, " in told
     row = ("cifar10/pathological", "FedAvg", "3 of 3", "2.00", "2.00 to 2.00", "3")
     assert places_table(found).rows[0] == row
-    assert extent_table(store).rows[0] == (TABLE1.title, "3 of 10", "6 of 140")
+    assert extent_table(store).rows[0] == (f"[{TABLE1.title}](reproduction/table1.md)", "3 of 10", "6 of 140")
 
 
 def test_the_verdict_of_nothing(tmp_path):

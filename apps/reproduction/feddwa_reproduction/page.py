@@ -1,4 +1,4 @@
-"""docs/reproduction.md, the tables of other pages and the README's paragraph, written from the results alone."""
+"""docs/reproduction.md and its pages, the tables of other pages and the README's paragraph, from the results alone."""
 
 import re
 import textwrap
@@ -18,11 +18,12 @@ from feddwa_reproduction.verdict import extent_table, headline, places_table, ve
 
 README = re.compile(r"(<!-- reproduction -->\n).*?(<!-- end -->)", re.DOTALL)  # its paragraph
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)  # of other pages
+BACK = "[Does it reproduce?](../reproduction.md) has the answer, and what the numbers mean."
 BEYOND = ("beyond", "field", "natural")  # pages with tables of beyond.toml
 
 
 def write_pages(store: Store, folder: Path) -> list[Path]:
-    """Write reproduction.md and its figures, and fill the tables of other pages where they are.
+    """Write reproduction.md, its pages and figures, and fill the tables of other pages where they are.
 
     The same results give the same bytes.
 
@@ -38,21 +39,23 @@ def write_pages(store: Store, folder: Path) -> list[Path]:
 
 
 def _write_reproduction(store: Store, folder: Path) -> list[Path]:
-    found = verdict(store)
+    found, own = verdict(store), folder / "reproduction"
     frame = (HERE / "frame.md").read_text(encoding="utf-8")
     tables = "\n".join([*titled(places_table(found)), "", *titled(extent_table(store))])
-    parts = [frame.format(tuned=tuned_text(), headline=wrapped(headline(found)), tables=tables)]
-    drawn: list[Path] = []
+    overview = folder / "reproduction.md"
+    write_whole(overview, frame.format(tuned=tuned_text(), headline=wrapped(headline(found)), tables=tables))
+    written = [overview]
+    own.mkdir(exist_ok=True)
     for experiment in paper().values():
-        own = draw(experiment, store, folder / "reproduction")
-        parts.append(section(experiment, store, [path.relative_to(folder) for path in own]))
-        drawn += own
-    write_whole(folder / "reproduction.md", "\n".join(parts))
+        drawn = draw(experiment, store, own)
+        page = own / f"{experiment.name}.md"
+        write_whole(page, section(experiment, store, [path.relative_to(own) for path in drawn]))
+        written += [page, *drawn]
     readme = folder.parent / "README.md"
     if readme.is_file() and README.search(text := readme.read_text(encoding="utf-8")):
         told = wrapped(headline(found))
         write_whole(readme, README.sub(lambda marks: f"{marks[1]}{told}\n{marks[2]}", text))
-    return [folder / "reproduction.md", *drawn]
+    return written
 
 
 def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
@@ -82,8 +85,8 @@ def wrapped(text: str) -> str:
 
 
 def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:
-    """One table or figure of the paper."""
-    lines = [f"## {experiment.title}", "", "```sh", f"feddwa reproduce {experiment.name}", "```", ""]
+    """The page of a table or figure of the paper."""
+    lines = [f"# {experiment.title}", "", BACK, "", "```sh", f"feddwa reproduce {experiment.name}", "```", ""]
     if experiment.claims:
         lines += ["The paper says:", "", *(f"- {claim}" for claim in experiment.claims)]
     if told := findings(experiment, store):
@@ -110,7 +113,7 @@ def explanations(found: list[Gap]) -> list[str]:
 
 def titled(table: Table) -> list[str]:
     """A table with its title and note."""
-    return [f"### {table.title}", "", *([table.note, ""] if table.note else []), *markdown(table)]
+    return [f"## {table.title}", "", *([table.note, ""] if table.note else []), *markdown(table)]
 
 
 def tuned_text() -> str:

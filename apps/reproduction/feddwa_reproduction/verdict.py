@@ -103,13 +103,17 @@ def places_table(found: Verdict) -> Table:
 
 
 def extent_table(store: Store) -> Table:
-    """A row per experiment that trains: how many of its columns and cells have results."""
+    """A row per experiment with a link to its page: how many of its columns and cells have results."""
     rows = []
-    for each in (own for own in paper().values() if own.trains):
+    for each in paper().values():
+        page = f"[{each.title}](reproduction/{each.name}.md)"
+        if not each.trains:
+            rows.append((page, "calculated", "calculated"))
+            continue
         found = [len(cells_of(each, column, store, "paper")) for column in each.columns]
         total = len(each.columns) * len(each.rows)
-        rows.append((each.title, _share(found, len(each.columns)), f"{sum(found)} of {total}"))
-    note = "With the columns that the paper does not have: EMNIST letters, and alpha = 0.1 in Table 2."
+        rows.append((page, _share(found, len(each.columns)), f"{sum(found)} of {total}"))
+    note = "A page each. With the columns that the paper does not have: EMNIST letters, and alpha = 0.1 in Table 2."
     return Table("What was run", ("table or figure", "columns", "cells"), rows, note)
 
 
