@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import feddwa
+from feddwa import cli
 from feddwa.algorithms import (
     ALGORITHMS,
     IFCA,
@@ -29,6 +30,7 @@ from feddwa.federation import Federation
 from feddwa.options.privacy import Privacy, read
 from feddwa.privacy.accountant import Releases, epsilon, multiplier
 from feddwa.privacy.mechanism import STATE, Mechanism
+from feddwa.trained import audit
 from tests.algorithms.conftest import after, difference, equal
 from tests.conftest import plain_net, small_data
 from tests.oracles import privacy as oracle
@@ -380,3 +382,43 @@ def test_seeds_in_lockstep_are_the_runs_that_they_are_alone(tmp_path):
     for name, value in alone.models.items():
         torch.testing.assert_close(together[1].models[name], value, rtol=0, atol=1e-9)
     assert together[1].summary["privacy"] == alone.summary["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("sfl", "label counts"), ("fedpac", "'moments'"), ("fednova", "'steps'"), ("fedavg", "")]
+)
+def test_statistics_are_withheld_or_the_method_is_refused(name, why):
+    algorithm = ALGORITHMS[name]()
+    if why:
+        with pytest.raises(InputError, match=why):
+            federation(algorithm, Privacy(), discloses=False)
+        return
+    told, weights = (federation(algorithm, Privacy(), discloses=own).step().info["weights"][0] for own in (True, False))
+    assert told.tolist() == pytest.approx([size / sum(SIZES) for size in SIZES])
+    assert weights.tolist() == [0.25] * 4
+
+
+def test_areas_under_curves_are_those_of_scikit_learn():
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    rng = np.random.default_rng(0)
+    members, others = rng.normal(0.7, 1, 300).round(1), rng.normal(0, 1, 200).round(1)
+    labels, values = np.repeat([1, 0], [300, 200]), np.concatenate([members, others])
+    assert audit.area(members, others) == pytest.approx(roc_auc_score(labels, values))
+    false, true, _ = roc_curve(labels, values, drop_intermediate=False)
+    assert audit.rate_at(members, others, 0.1) == pytest.approx(true[false <= 0.1].max())
+
+
+def test_an_audit_finds_what_a_run_tells_and_noise_hides(tmp_path, capsys):
+    """Label counts stand in the first update of an open run, and not in one with local noise."""
+    found = {}
+    for name, dp in (("open", ""), ("noised", "epsilon=8,clip=0.5,unit=local")):
+        options = {"algorithm": "fedavg", "partition": "dirichlet", "clients": 6, "rounds": 1, "dp": dp}
+        feddwa.run(out=str(tmp_path / name), **options)
+        assert cli.main(["audit", "privacy", str(tmp_path / name)]) == 0
+        told = capsys.readouterr().out
+        assert "membership, loss" in told
+        assert "membership, reference" in told
+        found[name] = float(told.split("correlation ")[1].split()[0])
+    assert found["open"] > 0.9
+    assert abs(found["noised"]) < 0.5

@@ -73,13 +73,16 @@ class Federation:
         if self.engine.ranks is not None:
             self.client_side = ShardedClientSide(**vars(side), ranks=self.engine.ranks)
         told = Disclosed(self.privacy, self.discloses)
-        problem, buffers = told.problem(self.algorithm, problem_of(self.engine)), self.engine.initial()[1]
+        problem, buffers = told.problem(problem_of(self.engine)), self.engine.initial()[1]
         with told.withholding():
             self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
         self.plan, self.nothing = None, {}
-        if self.privacy.active:
+        if self.privacy.active or not self.discloses:
             begun = DryRun(self.algorithm, side.batchnorm, self.engine, self.server, self.memory, self.everybody())
-            self.plan, self.nothing = planned(self.privacy, begun, self.participation, self.rounds), begun.nothing
+            if not self.discloses:
+                begun.check_disclosed()
+            if self.privacy.active:
+                self.plan, self.nothing = planned(self.privacy, begun, self.participation, self.rounds), begun.nothing
         mechanism = NOTHING if self.plan is None else self.plan.mechanism()
         private = mechanism, told.sizes
         self.server_side = ServerSide(self.algorithm, side.batchnorm, self.defences, self.engine.seed, *private)

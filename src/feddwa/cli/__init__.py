@@ -78,6 +78,7 @@ _COMMANDS = (
         ("runs/DIR --client hospital-3 --format onnx -o model.onnx", "runs/DIR -o models"),
     ),
     Command("predict", "predict", "use a trained model", "runs/DIR new.csv --client hospital-3"),
+    Command("audit", "audit", "what a run tells of its data", "privacy runs/DIR"),
     Command("adapt", "adapt", "a model for a newcomer", "runs/DIR --data new-client.csv -o adapted"),
     Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
     Command(

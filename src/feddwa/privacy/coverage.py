@@ -16,6 +16,7 @@ from feddwa.algorithms import Algorithm
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, ServerState, Stack, Trainer
 from feddwa.engine.engine import Schedule
+from feddwa.engine.network import Statistic
 from feddwa.engine.private import plain, refuse
 from feddwa.engine.rows import take_parts, tensors
 from feddwa.engine.steps import named
@@ -54,6 +55,24 @@ class DryTrainer(Trainer):
 
 
 @dataclass
+class MarkedTrainer(DryTrainer):
+    """Marks what is counted or measured on samples by NaN, so that it can be seen where it goes."""
+
+    def losses(self, model: Stack, memory: Memory, split: str = "validation") -> Tensor:
+        """See Trainer."""
+        return super().losses(model, memory, split) * torch.nan
+
+    def sums(self, statistic: Statistic, model: Stack, memory: Memory, split: str = "train", **fixed: Stack) -> Stack:
+        """See Trainer."""
+        found = super().sums(statistic, model, memory, split, **fixed)
+        return {name: value * torch.nan for name, value in found.items()}
+
+    def steps(self) -> Tensor:
+        """See Trainer: they tell the number of samples."""
+        return super().steps() * torch.nan
+
+
+@dataclass
 class DryRun:
     """What a method does in its first rounds, of everybody."""
 
@@ -67,14 +86,23 @@ class DryRun:
     download: Message = field(default_factory=dict)  # (N, ...) of it
     steps: dict[str, Tensor] = field(default_factory=dict)  # split -> (N,) of a round, at most, where they are private
     uncovered: str | None = None  # a part of an upload that is no update
+    statistics: set[str] = field(default_factory=set)  # parts of uploads that are counted or measured on samples
 
     def __post_init__(self) -> None:
         new = self.server
         for round in ROUNDS:
             self.server, self.cohort = new, replace(self.cohort, round=round)
+            self._mark()
             self._clients()
             new, _ = self.algorithm.server(self.server, self.cohort, self.upload)
             new = self.batchnorm.collect(self.server, new, self.cohort, self.upload)
+
+    def _mark(self) -> None:
+        trainer = MarkedTrainer(self.engine, self.cohort.ids, self.cohort.round)
+        sent = self.batchnorm.send(self.server, self.algorithm.download(self.server, self.cohort))
+        upload, _ = self.algorithm.client(trainer, *self.batchnorm.receive(sent, self.memory))
+        marked = {part for part, rows in upload.items() if any(bool(value.isnan().any()) for value in rows.values())}
+        self.statistics |= marked
 
     def _clients(self) -> None:
         algorithm, policy = self.algorithm, self.batchnorm
@@ -98,6 +126,13 @@ class DryRun:
     def title(self) -> str:
         """The method's name."""
         return getattr(self.algorithm, "title", type(self.algorithm).__name__)
+
+    def check_disclosed(self) -> None:
+        """Raise InputError where clients send label counts or what tells their number of samples or classes."""
+        refuse_disclosed("--disclose none", self.algorithm)
+        if self.statistics:
+            sent = ", ".join(map(repr, sorted(self.statistics)))
+            raise InputError(f"--disclose none: {self.title} sends {sent}, statistics of each client's samples")
 
     def check(self, privacy: Privacy) -> None:
         """Raise InputError unless the method is covered."""

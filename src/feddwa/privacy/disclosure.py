@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from feddwa.algorithms import Algorithm, Problem
+from feddwa.algorithms import Problem
 from feddwa.errors import InputError
 from feddwa.options.privacy import Privacy
-from feddwa.privacy.coverage import refuse_disclosed
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,8 @@ class Disclosed:
         """Whether they tell their numbers of samples; else all clients have the same weight."""
         return self.everything and not self.privacy.of_updates
 
-    def problem(self, algorithm: Algorithm, problem: Problem) -> Problem:
+    def problem(self, problem: Problem) -> Problem:
         """What the method is set up from. A client uses its own label counts, unless its samples are private."""
-        if not self.everything:
-            refuse_disclosed("--disclose none", algorithm)
         if not self.sizes:
             problem = replace(problem, sizes=torch.ones_like(problem.sizes))
         return replace(problem, label_counts=None) if self._samples else problem
