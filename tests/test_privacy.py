@@ -137,6 +137,7 @@ def test_local_noise_is_the_clients_own_and_other_in_every_round():
     cohort = made.everybody()
     sent = mechanism.sent(cohort, download, upload, ())["model"]["w"]
     normal_test(sent, 2 * mechanism.multiplier * 1.0)
+    assert sent.dtype == torch.float32  # of the models, whatever the noise is drawn in
     assert abs(float(torch.corrcoef(sent)[0, 1])) < 0.03
     again = mechanism.sent(cohort.only(torch.tensor([2])), download, {"model": {"w": torch.zeros(1, 30_000)}}, ())
     assert torch.equal(again["model"]["w"][0], sent[2])  # whoever else takes part

@@ -74,7 +74,7 @@ class Mechanism:
             moved = {name: _times(factors, value) + noise[name] for name, value in updates.items()}
         else:
             moved = {name: _times(factors, value) for name, value in updates.items()}
-        new = {name: start[name] + value for name, value in moved.items()}
+        new = {name: (start[name] + value).to(start[name].dtype) for name, value in moved.items()}
         # an update that is as it was stays so, bit for bit
         flat = {name: torch.where(moved[name] == updates[name], value, new[name]) for name, value in tensors(upload)}
         return _parts(flat, upload)

@@ -59,10 +59,11 @@ def membership(trained: TrainedModels, engine: Engine) -> Mapping[str, Attack]:
         own, easy = ([_losses(engine, client, split, each) for split in ("train", "test")] for each in pairs)
         scores["loss"].append((-own[0], -own[1]))
         scores["reference"].append((easy[0] - own[0], easy[1] - own[1]))
-    return {
-        name: Attack([area(*pair) for pair in pairs], rate_at(*map(np.concatenate, zip(*pairs, strict=True)), LOW))
-        for name, pairs in scores.items()
-    }
+    found = {}
+    for name, pairs in scores.items():
+        members, outside = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
+        found[name] = Attack([area(*pair) for pair in pairs], rate_at(members, outside, LOW))
+    return found
 
 
 @torch.no_grad()
