@@ -55,8 +55,8 @@ def membership(trained: TrainedModels, engine: Engine) -> Mapping[str, Attack]:
     scores: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"loss": [], "reference": []}
     for client in range(clients):
         others = [modules[(client + step) % clients] for step in range(1, min(REFERENCES, clients - 1) + 1)]
-        pairs = [[modules[client]], others]
-        own, easy = ([_losses(engine, client, split, each) for split in ("train", "test")] for each in pairs)
+        asked = [modules[client]], others
+        own, easy = ([_losses(engine, client, split, each) for split in ("train", "test")] for each in asked)
         scores["loss"].append((-own[0], -own[1]))
         scores["reference"].append((easy[0] - own[0], easy[1] - own[1]))
     found = {}
