@@ -22,7 +22,7 @@ from feddwa.privacy.mechanism import NOTHING
 from feddwa.privacy.plan import Plan, begin_privately, planned
 from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
-from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OUTSIZED
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,12 @@ class Federation:
                 counted = _places(reasons, (None,))
                 cohort = cohort.only(counted)
                 upload, sent, memory = (take_parts(parts, counted) for parts in (upload, sent, memory))
+                huge = self.server_side.outsized(self.server, cohort, sent)
+                missing |= dict.fromkeys(cohort.ids[huge].tolist(), OUTSIZED)
+                if huge.any():  # a client does not learn of it, so its memory has moved on
+                    kept = (~huge).nonzero().flatten()
+                    cohort = cohort.only(kept)
+                    upload, sent, memory = (take_parts(parts, kept) for parts in (upload, sent, memory))
         if len(cohort):
             with costs.phase("evaluate", device):
                 after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory, evaluated)

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from feddwa import updates
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import BatchNormPolicy, batchnorm_layers, batchnorm_parameters
 from feddwa.contract import Checked
@@ -247,6 +248,15 @@ class ServerSide:
         """Message (m, ...) from which the clients of `cohort` make their personalised models."""
         state, cohort = without_state(state), self._told(cohort)
         return self.batchnorm.send(state, self._checked(cohort).deliver(state, cohort))
+
+    def outsized(self, state: ServerState, cohort: Cohort, upload: Message) -> Tensor:
+        """(m,) bool: whose upload, (m, ...) of `cohort`, is out of all proportion to those of the others.
+
+        Under central privacy nobody's: there every update is clipped, and none may decide whether another one counts.
+        """
+        if self.mechanism.central:
+            return torch.zeros(len(cohort), dtype=torch.bool)
+        return updates.outsized(upload, self.download(state, cohort), self.algorithm.updates, len(cohort))
 
     def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
         """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...).

@@ -19,7 +19,11 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (sh
 
 # Reasons why an update is not used; they stand in `missing` of metrics.jsonl.
 ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invalid", "not finite"
+OUTSIZED = "out of proportion"  # to the updates of the others
 LIMIT = 1e12  # larger values count as not finite: squared distances of such models overflow float32
+PROPORTION = 10.0  # times the median length of a cohort's updates
+STATISTICS = 1e3  # the same of other numbers, such as counts, which depend on how much data a client has
+PROPORTION = 10.0  # times the median length of a cohort's updates
 
 
 def signature(message: Message) -> Signature:
@@ -63,3 +67,40 @@ def _finite(values: list[Tensor]) -> Tensor:
         within = largest <= LIMIT
         fine[value.device] = within & fine[value.device] if value.device in fine else within
     return functools.reduce(torch.logical_and, [own.cpu() for own in fine.values()])
+
+
+def outsized(upload: Message, download: Message, differences: Collection[str], clients: int) -> Tensor:
+    """(m,) bool, on the CPU: whether a client's update is out of all proportion to those of the others.
+
+    It is if a part of it is longer than PROPORTION times the median of the cohort (of two in the middle the shorter
+    one) and longer than the model that the client received; numbers that are no update of a model, if they are longer
+    than STATISTICS times the median plus 1. So values that are finite and huge change nobody's model while fewer than
+    half of the cohort send them, and an update that is merely long stays.
+    upload, download: (m, ...), finite, m = `clients`; differences: parts that are no models but differences of some.
+    """
+    found = torch.zeros(clients, dtype=torch.bool)
+    if not clients:
+        return found
+    model = _lengths(download.get("model", {}), {})
+    for part, rows in upload.items():
+        began = origin(part, rows, download, differences)
+        length = _lengths(rows, began)
+        if len(length):
+            is_update = bool(began) or part in differences
+            limit = PROPORTION * length.median() if is_update else STATISTICS * (1 + length.median())
+            found |= length > torch.maximum(model, limit)
+    return found
+
+
+def _lengths(rows: Stack, began: Stack) -> Tensor:
+    """Euclidean length (m,) in float64 of what has been added to `began`, where a tensor has a beginning; 0 of none."""
+    real = {name: value for name, value in rows.items() if value.is_floating_point()}
+    added = [value - began[name] if name in began else value for name, value in real.items()]
+    return _norms([value.reshape(len(value), -1) for value in added]) if added else torch.zeros(1, dtype=torch.float64)
+
+
+@jointly
+def _norms(values: list[Tensor]) -> Tensor:
+    """The Euclidean norm of tensors (..., m, d) side by side: (..., m) in float64, on the CPU."""
+    squares = [torch.linalg.vector_norm(value, dim=-1, dtype=torch.float64).square().cpu() for value in values]
+    return torch.stack(squares).sum(0).sqrt()

@@ -36,7 +36,7 @@ from feddwa.flower.settings import OWN, FlowerConfig
 from feddwa.flower.validation import Expected, ShapeProbe
 from feddwa.ledger import Costs, message_bytes
 from feddwa.sides import ServerSide, begin, problem_of
-from feddwa.updates import OFFLINE
+from feddwa.updates import OFFLINE, OUTSIZED
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Coordinator:
         with costs.phase("server", device):
             replies = collect_replies(assignments, found, expected.scores, self.registry.clients, missing)
             self._warn_of_lost_memory(replies.remembered)
+            replies = self._in_proportion(replies, missing)
             costs.bytes_down = message_bytes(download)
             result = self._advance(replies, costs, last)
             self._admit()
@@ -197,7 +198,7 @@ class Coordinator:
         info: Info = {}
         if not last and len(replies.ids) < self.config.min_clients:
             log(WARNING, "feddwa: round %d: %d updates, too few; models stay", self.round + 1, len(replies.ids))
-            replies = replies.without_updates()
+            replies = replies.only(torch.zeros(len(replies.ids), dtype=torch.bool))
         cohort = self._cohort(replies.ids.tolist())
         costs.bytes_up = message_bytes(replies.upload)
         costs.flops = replies.flops
@@ -207,6 +208,16 @@ class Coordinator:
             counted = set(replies.ids.tolist())
             self.trained |= {member: cohort.round for member, rows in self.registry.rows.items() if counted & set(rows)}
         return Round(cohort, replies.before, replies.after, info, costs)
+
+    def _in_proportion(self, replies: Replies, missing: dict[int, str]) -> Replies:
+        """The replies without updates that are out of all proportion to the others; adds those to `missing`."""
+        if not len(replies.ids):
+            return replies
+        huge = self.server_side.outsized(self.state, self._cohort(replies.ids.tolist()), replies.upload)
+        for client in replies.ids[huge].tolist():
+            log(WARNING, "feddwa: client %d: %s", client, OUTSIZED)
+            missing[client] = OUTSIZED
+        return replies.only(~huge)
 
     def _warn_of_lost_memory(self, remembered: Mapping[str, int]) -> None:
         """Warn of members whose memory is older than their last update: their disk was lost, they start anew.

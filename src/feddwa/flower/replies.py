@@ -47,11 +47,13 @@ class Replies:
     upload: Message  # (m, ...)
     remembered: Mapping[str, int]  # member -> round after which its memory was saved
 
-    def without_updates(self) -> "Replies":
-        """The same replies with no client trained (m = 0)."""
-        nobody = self.flops[:0]
-        after = map_scores(lambda values: values[:0], self.after)
-        return dataclasses.replace(self, ids=self.ids[:0], after=after, flops=nobody, upload={})
+    def only(self, kept: Tensor) -> "Replies":
+        """The same replies with the updates of fewer clients; kept: (m,) bool."""
+        if bool(kept.all()):
+            return self
+        after, places = map_scores(lambda values: values[kept], self.after), kept.nonzero().flatten()
+        upload = take_parts(self.upload, places) if len(places) else {}
+        return dataclasses.replace(self, ids=self.ids[kept], after=after, flops=self.flops[kept], upload=upload)
 
 
 def read_reply(answer: Answer, assignment: Assignment, expected: validation.Expected) -> Reply | str:

@@ -15,7 +15,7 @@ import numpy as np
 from feddwa.data.describe import Description
 from feddwa.results.metrics import Line
 from feddwa.results.summary import summarise_missing
-from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE, OUTSIZED
 
 Level = Literal["ok", "note", "warning", "error"]
 
@@ -24,6 +24,7 @@ GROWTH = 1.2  # times the loss before the first round, from which training witho
 STANDARD_ERRORS = 2.0  # above the accuracy of guessing, up to which an accuracy cannot be told from it
 ADVICE = {
     DIVERGED: "lower --lr",
+    OUTSIZED: "look at those clients, whose updates are more than ten times as long as the others'",
     INVALID: "let every client train the same network",
     ABSENT: "lower --fault dropout",
     LATE: "give clients more time (--deadline over Flower), or lower --fault straggler",
