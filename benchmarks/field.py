@@ -69,6 +69,7 @@ def main() -> None:
         lines = [line for path in options.table for line in path.read_text(encoding="utf-8").splitlines()]
         print(record.table([json.loads(line) for line in lines]))
         return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs ends with the benchmark
     cases = []
     for name in options.tasks:
         for job, write in jobs(name, options):

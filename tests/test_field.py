@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import field  # noqa: E402
-from peers import clock, forms, recipes, record  # noqa: E402
+from peers import clock, forms, meter, recipes, record  # noqa: E402
 
 sys.path.pop(0)
 
@@ -173,6 +173,16 @@ def test_our_side_runs_and_is_recorded(tmp_path):
     assert case["host_mib"] > 100
     assert case["setup"] + 3 * case["fastest"] < case["total"]
     assert record.table([case]) in done.stdout
+
+
+def test_a_benchmark_that_is_ended_ends_what_it_runs(tmp_path):
+    words = ["pfllib", "--quick", "--device", "cpu", "--rounds", "1000"]
+    with subprocess.Popen([sys.executable, str(BENCHMARKS / "field.py"), *words], cwd=tmp_path) as process:
+        while len(pids := list(meter.tree(process.pid))) < 2:
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not Path("/proc", str(pids[1]), "exe").exists()
 
 
 @pytest.mark.parametrize("library", ["ours", "pfllib", "pfl", "blazefl", "flower"])
