@@ -59,7 +59,7 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,flower,hub,networks,onnx,tune]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,flower,hub,networks,onnx,tune,watch]'
 	touch $(READY)
 
 clean:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import feddwa
 from feddwa.report import collect, facts
+from feddwa.results.findings import Finding
 from feddwa.results.methods import by_method
 from feddwa.results.record import read
 from feddwa.results.weights import Weights
@@ -96,10 +98,14 @@ def test_curves_bands_and_gains_agree_with_the_runs(methods):
     assert numbers["clients"] == 8
     for method, line in zip(methods, numbers["methods"], strict=True):
         curves = np.array([run.curve for run in method.runs])
-        assert line["mean"] == pytest.approx(curves.mean(axis=0), abs=0.01)
-        assert line["seeds"][0] == pytest.approx(curves.min(axis=0), abs=0.01)
-        assert line["seeds"][1] == pytest.approx(curves.max(axis=0), abs=0.01)
-        assert all(low <= high for low, high in zip(*line["spread"], strict=True))
+        mean, low, high = line["curves"]["accuracy"]
+        assert mean == pytest.approx(curves.mean(axis=0), abs=1e-6)
+        assert low == pytest.approx(curves.min(axis=0), abs=1e-6)
+        assert high == pytest.approx(curves.max(axis=0), abs=1e-6)
+        losses = np.array([[each["loss_before"] for each in run.lines] for run in method.runs])
+        assert line["curves"]["loss"][0] == pytest.approx(losses.mean(axis=0), abs=1e-6)
+        spent = [run.spent("bytes") for run in method.runs]
+        assert line["spent"]["bytes"] == pytest.approx(np.mean(spent, axis=0))
     local = {run.config.seed: run for method in methods if method.name == "Local" for run in method.runs}
     for run, record in zip(numbers["runs"], [run for method in methods for run in method.runs], strict=True):
         assert len(run["frames"]) == ROUNDS
@@ -122,8 +128,9 @@ def test_runs_of_different_lengths_stand_side_by_side(methods):
     cut = type(short)(short.path, short.config, short.lines[:3], short.scores[:3], short.weights[:2], None, False)
     method = type(methods[0])("FedDWA", [methods[0].runs[0], cut])
     line = collect.collect([method])["methods"][0]
-    assert len(line["mean"]) == ROUNDS + 1
-    assert line["mean"][-1] == pytest.approx(methods[0].runs[0].curve[-1], abs=0.01)
+    mean = line["curves"]["accuracy"][0]
+    assert len(mean) == ROUNDS + 1
+    assert mean[-1] == pytest.approx(methods[0].runs[0].curve[-1], abs=0.01)
 
 
 # In words.
@@ -167,7 +174,7 @@ def test_the_headline_is_about_the_best_whichever_it_is(runs, tmp_path):
     assert facts.story(methods)[0] == "Behind FedAvg: FedDWA 80.0 % (-10.0 points), Local 70.0 % (-20.0 points)."
     assert facts.story(methods)[1] == "With FedAvg nobody lost by joining; the most gained 20.0 points."
     assert [card.value for card in facts.cards(methods)][:3] == ["90.0 %", "+20.0 points", "8 of 8"]
-    assert all("FedAvg" in card.label for card in facts.cards(methods))
+    assert all("FedAvg" in card.label for card in facts.cards(methods)[:-1])  # the last is what guessing has
     assert not any("FedDWA" in sentence for sentence in (facts.headline(methods), *facts.story(methods)[1:]))
 
 
@@ -187,9 +194,47 @@ def test_methods_that_are_level_lead_together(runs, tmp_path):
 
 def test_means_over_different_seeds_are_not_passed_over(runs):
     methods = by_method(read([runs / "0", runs / "1" / "feddwa"]))
-    assert "Unequal seeds (*): without seed 1: Local, FedAvg. Differences are over common seeds." in facts.story(
-        methods
-    )
+    told = "Unequal seeds (*): without seed 1: Local, FedAvg. Differences are over common seeds."
+    assert told in facts.warnings(methods)
+
+
+def test_unequal_rounds_are_told(methods):
+    def cut(run):
+        return dataclasses.replace(run, lines=run.lines[:4], scores=run.scores[:4])
+
+    short = dataclasses.replace(methods[1], runs=[cut(run) for run in methods[1].runs])
+    told = f"Unequal rounds: {methods[0].name} 6, {short.name} 3. Numbers are those after each one's last."
+    assert told in facts.warnings([methods[0], short])
+    assert not any("Unequal rounds" in each for each in facts.warnings(methods))
+
+
+def test_the_level_of_guessing_stands_beside_the_results(methods):
+    share = methods[0].runs[0].partition.test_counts
+    best = 100 * (share / share.sum(axis=1, keepdims=True)).mean(axis=0).max()
+    assert facts.guessing(methods) == pytest.approx(best)
+    assert f"{best:.1f} %" in [card.value for card in facts.cards(methods)]
+
+
+def test_reasons_of_one_kind_share_a_sentence(methods):
+    texts = [f"training has diverged: the loss grew from 2.3 to {number}; lower --lr" for number in (7, 8)]
+    failed = []
+    for method, text in zip(methods, texts, strict=False):
+        run = dataclasses.replace(method.runs[0])
+        run.__dict__["findings"] = [Finding("error", text)]
+        failed.append(dataclasses.replace(method, runs=[run]))
+    names = f"{failed[0].name} and {failed[1].name}"
+    assert facts.headline(failed) == f"{names}: training has diverged; lower --lr."
+    assert facts.warnings(failed)[:2] == [f"{each.name}: {text}" for each, text in zip(failed, texts, strict=True)]
+
+
+def test_who_was_missing_is_known_round_by_round(tmp_path):
+    feddwa.run(clients=6, rounds=4, fault="dropout=0.4", out=str(tmp_path / "run"))
+    record = read([tmp_path / "run"])[0]
+    found = collect._presence(record)
+    missing = [line.get("missing", {}).get("dropout", []) for line in record.lines[:-1]]
+    assert found["missing"] == {"dropout": [len(each) for each in missing]}
+    assert [a + b for a, b in zip(found["counted"], found["missing"]["dropout"], strict=True)] == [6] * 4
+    assert found["last"] == record.lines[-2].get("missing", {})
 
 
 def test_without_local_nothing_is_claimed(runs):

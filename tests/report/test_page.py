@@ -14,7 +14,10 @@ import pytest
 from feddwa import cli
 from feddwa.cli import parser
 from feddwa.config import RunConfig
-from feddwa.report.page import command, page, write_report
+from feddwa.report import facts
+from feddwa.report.collect import collect
+from feddwa.report.page import page, write_report
+from feddwa.report.setup import command
 from feddwa.results.methods import Method, by_method
 from feddwa.results.record import Record, read
 from feddwa.results.weights import Weights
@@ -55,7 +58,7 @@ def test_the_tables_say_what_was_measured(text, runs):
         for s in (0, 1)
     ]
     assert rows["FedDWA"][1] == f"{np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}"
-    head = re.findall(r"<th scope=\"col\">(.*?)</th>", text)
+    head = re.findall(r"<th scope=\"col\">(.*?)</th>", re.search(r"<thead>(.*?)</thead>", text)[1])
     told = {name: dict(zip(head, cells, strict=True)) for name, cells in rows.items()}
     traffic, lead = "up + down<br>a client, a round", next(name for name in head if "Local" in name)
     assert told["FedDWA"][traffic] == "56.4 KiB"
@@ -98,8 +101,31 @@ def test_a_run_that_goes_on_is_reported_as_such(runs, tmp_path):
         lines = (run / name).read_text().splitlines(keepends=True)
         (run / name).write_text("".join(lines[:4]))
     text = page(by_method(read([run])))
-    assert "1 of these runs had not finished" in text
-    assert "(stopped after round 3)" in text
+    assert "FedDWA (stopped after round 3 of 6): " in text
+    assert "FedDWA, seed 0: all options (stopped after round 3 of 6)" in text
+    assert '<small class="mark">stopped after round 3 of 6</small>' in text
+
+
+def test_a_run_that_was_stopped_does_not_lead(runs, tmp_path):
+    for name in ("feddwa", "local", "fedavg"):
+        shutil.copytree(runs / "0" / name, tmp_path / name)
+    best = by_method(read([tmp_path]))[0]
+    run = best.runs[0].path
+    (run / "record.json").unlink()
+    for name in ("metrics.jsonl", "clients.jsonl"):  # its accuracies of then are higher than all others in the end
+        lines = (run / name).read_text().splitlines()[:4]
+        higher = [re.sub(r'"before": {"all": [0-9.]+', '"before": {"all": 99.0', line) for line in lines]
+        (run / name).write_text("\n".join([*higher, ""]))
+    methods = by_method(read([tmp_path]))
+    assert methods[-1].name == best.name
+    assert methods[-1].last == 99
+    assert f"{best.name} leads" not in facts.headline(methods)
+    assert f"{best.name} (stopped after round 3 of 6) 99.0 %" in facts.story(methods)[0]
+    assert facts.warnings(methods)[0].startswith(f"{best.name}: stopped after round 3 of 6; ")
+    numbers = collect(methods)
+    assert [method["compared"] for method in numbers["methods"]] == [True, True, False]
+    assert numbers["methods"][-1]["mark"] == "stopped after round 3 of 6"
+    assert all(run["gain"] is None for run in numbers["runs"] if run["method"] == 2)  # Local has gone on since then
 
 
 def _big(seed: int, algorithm: str) -> Record:

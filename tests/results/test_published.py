@@ -65,7 +65,7 @@ def test_all_commands_read_published_results(store, tmp_path, monkeypatch, capsy
     file = str(store.file("digits"))
     assert cli.main(["report", file]) == 0
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"report-digits-groups-6-clients.html", "report-digits-iid-6-clients.html"}
+    assert names == {"report.html", "report-digits-groups-6-clients.html", "report-digits-iid-6-clients.html"}
     assert cli.main(["figure", "curves", file, "-o", "curves.svg"]) == 0
     assert cli.main(["figure", "weights", file, "-o", "weights.svg"]) == 0
     assert {path.name for path in tmp_path.glob("*.svg")} == {

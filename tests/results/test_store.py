@@ -135,8 +135,9 @@ def test_several_settings_are_several_pages(store, tmp_path, monkeypatch, capsys
     assert len(by_setting(read(["both.jsonl"]))) == 2
     assert cli.main(["report", "both.jsonl"]) == 0
     assert sorted(path.name for path in Path().glob("*.html")) == [
-        "report-digits-rotations-8-clients.html", "report-digits-rotations-groups-2-8-clients.html"
+        "report-digits-rotations-8-clients.html", "report-digits-rotations-groups-2-8-clients.html", "report.html"
     ]  # fmt: skip
+    assert 'href="report-digits-rotations-8-clients.html"' in Path("report.html").read_text()  # the index
     assert cli.main(["leaderboard", "both.jsonl"]) == 0
     assert capsys.readouterr().out.count("Over Local:") == 2
     with pytest.raises(InputError, match=r"has param rotations\.groups=2, .* has rotations\.groups=4"):

@@ -68,6 +68,7 @@ _COMMANDS = (
     Command("list", "listing", "what there is", "algorithms", ("algorithms fedprox", "datasets --json")),
     Command("doctor", "doctor", "what may be wrong, and why", "--algorithm feddwa --lr 0.5"),
     Command("report", "report", "one HTML page about runs", "runs/DIR -o report.html"),
+    Command("watch", "watch", "runs in a browser as they go", "runs"),
     Command("figure", "report", "a figure for a paper", "curves runs/DIR -o curves.pdf"),
     Command("leaderboard", "leaderboard", "methods at equal cost", "runs/DIR -o figures"),
     Command(

@@ -18,7 +18,7 @@ class ReportConfig:
     runs: Annotated[tuple[str, ...], Option(metavar="RUN ...", positional=True)]
     """Run directories, directories with runs inside, or JSONL files; runs that differ by their seed become one line."""
     out: Annotated[str, Option(metavar="FILE", short="-o")] = "report.html"
-    """File to write, replaced if it is there; with several settings one file each, the setting in its name."""
+    """File to write, replaced if it is there; with several settings their index, beside it a file for each."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,19 @@ class FigureConfig:
 
 def report_command(config: ReportConfig) -> int:
     """`feddwa report`."""
-    from feddwa.report.page import write_report
+    from feddwa.report.index import index
+    from feddwa.report.page import write_page, write_report
     from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read
     from feddwa.results.units import human_bytes
 
     _check_runs(config.runs)
     settings = by_setting(read(config.runs))
-    for records in settings.values():
-        by_method(records)  # what cannot be compared is refused before the first page is written
+    methods = {name: by_method(records) for name, records in settings.items()}  # what cannot be compared is refused
+    links = {name: _file(Path(config.out), name).name for name in settings}
+    if len(settings) > 1:
+        size = write_page(index(methods, links), config.out)
+        print(f"wrote {config.out} ({human_bytes(size)}, index of {len(settings)} settings); open it in a browser")
     for name, records in settings.items():
         out = _file(Path(config.out), name if len(settings) > 1 else "")
         size, runs = write_report(records, out), f"{len(records)} run{'s' * (len(records) > 1)}"

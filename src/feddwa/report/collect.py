@@ -7,9 +7,9 @@ import numpy as np
 
 from feddwa.data.describe import Description
 from feddwa.results.collaboration import clusters, flow
-from feddwa.results.compare import client_gains, local_runs
+from feddwa.results.compare import COSTS, client_gains, local_runs
 from feddwa.results.measure import ACCURACY, Measure
-from feddwa.results.methods import Method
+from feddwa.results.methods import Method, over_runs
 from feddwa.results.palette import Style, styles
 from feddwa.results.record import Record
 from feddwa.results.weights import Weights
@@ -25,10 +25,11 @@ def collect(methods: Sequence[Method]) -> dict[str, Any]:
     step = max(1, -(-sum(_cells(run) for run in runs) // CELLS))
     local = local_runs(methods)
     return {
-        "clients": runs[0].scores.shape[1],
+        "clients": max(run.scores.shape[1] for run in runs),
         "measure": _measure(methods[0].measure),
         "methods": [
-            {**_method(method), **style._asdict()} for method, style in zip(methods, styles_of(methods), strict=True)
+            {**method_numbers(method), **style._asdict()}
+            for method, style in zip(methods, styles_of(methods), strict=True)
         ],
         "runs": [
             {"method": number, **_run(run, local.get(run.seed), step)}
@@ -52,17 +53,36 @@ def _measure(measure: Measure) -> dict[str, Any]:
     return {name: getattr(measure, name) for name in own}
 
 
-def _method(method: Method) -> dict[str, Any]:
-    fine = 2 if method.measure is ACCURACY else 6
+def method_numbers(method: Method) -> dict[str, Any]:
+    """What is drawn of a method; curves and what it had spent by then have a value a round."""
     return {
         "name": method.name,
-        "sound": method.sound,
-        "mean": _tidy(method.curve, fine),
-        "seeds": [_tidy(edge, fine) for edge in method.band],
-        "spread": [_tidy(edge, fine) for edge in method.spread],
-        "metrics": {name: _tidy(values, 4) for name, values in method.metrics.items()},
-        **{cost: method.total(cost) for cost in ("bytes", "flops", "seconds")},
+        "mark": method.standing if method.sound else "went wrong",
+        "compared": method.sound and method.finished,
+        "last": method.last if np.isfinite(method.last) else None,
+        "curves": {name: _curve(values) for name, values in _measured(method).items()},
+        "spent": {cost: _tidy(_spent(method, cost), 4) for cost in COSTS},
+        **{cost: method.total(cost) for cost in COSTS},
     }
+
+
+def _measured(method: Method) -> dict[str, list[np.ndarray]]:
+    """Whatever has a value a round -> (R,) of every run: the measure, the loss, metrics that all runs have."""
+    found = {method.measure.name: [run.curve for run in method.runs]}
+    losses = [np.array([line.get("loss_before") for line in run.lines], dtype=float) for run in method.runs]
+    if any(np.isfinite(own).any() for own in losses):
+        found.setdefault("loss", losses)
+    return found | {name: [run.metrics[name] for run in method.runs] for name in method.metrics}
+
+
+def _curve(runs: Sequence[np.ndarray]) -> list[list[float | None]]:
+    """Mean, lowest and highest over runs, round by round; of a single run itself alone."""
+    reduced = (np.nanmean, np.nanmin, np.nanmax) if len(runs) > 1 else (np.nanmean,)
+    return [_tidy(over_runs(reduce, runs), 6) for reduce in reduced]
+
+
+def _spent(method: Method, cost: str) -> np.ndarray:
+    return over_runs(np.nanmean, [run.spent(cost) for run in method.runs])
 
 
 def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
@@ -70,11 +90,27 @@ def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
     return {
         "seed": run.seed,
         "scores": [_tidy(clients, 1 if percent else 6) for clients in run.scores.T],  # of a client, round by round
+        "final": _tidy(run.final, 2 if percent else 6),
         "gain": None if gain is None else _tidy(gain, 2 if percent else 6),
         "frames": [_frame(each, run.scores.shape[1]) for each in _chosen(run.weights, step)],
         "clusters": None if not run.weights else clusters(run.weights, run.scores.shape[1]).tolist(),
         "rounds": [each.round for each in run.weights],  # of the flow: not every round has weights, or stores them
         "flow": [_tidy(share, 3) for share in flow(run.weights, run.groups).T] if run.weights else None,
+        "presence": _presence(run),
+    }
+
+
+def _presence(run: Record) -> dict[str, Any] | None:
+    """Whose updates counted, round by round, and whose did not, by reason; None where all always did."""
+    rounds = [line for line in run.lines if "participants" in line]
+    reasons = sorted({why for line in rounds for why in line.get("missing", {})})
+    if not reasons:
+        return None
+    return {
+        "rounds": [line["round"] for line in rounds],
+        "counted": [line["participants"] for line in rounds],
+        "missing": {why: [len(line.get("missing", {}).get(why, ())) for line in rounds] for why in reasons},
+        "last": rounds[-1].get("missing", {}),  # reason -> clients
     }
 
 

@@ -1,5 +1,6 @@
 """What runs came to, in words: the sentences on top of a report, with units, for somebody who knows nothing of it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from feddwa import doctor
 from feddwa.config import RunConfig
 from feddwa.results.collaboration import flow
 from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
+from feddwa.results.findings import guess
+from feddwa.results.measure import ACCURACY
 from feddwa.results.methods import Method
 from feddwa.results.units import human_bytes
 
-FAILURES = 2  # that the headline has room for
 MANY = 5  # methods that are named in a sentence at most
 
 
@@ -25,26 +27,41 @@ class Figure:
 
 
 def lead(methods: Sequence[Method]) -> Method:
-    """The method that is spoken of first: the best after the last round, of those that nothing spoils."""
-    return max(methods, key=lambda method: (method.sound, method.rank))
+    """The method that is spoken of first: the best after the last round, of those that nothing spoils.
+
+    One that has not finished leads only where none has.
+    """
+    return max(methods, key=lambda method: (method.sound, method.finished, method.rank))
 
 
 def headline(methods: Sequence[Method]) -> str:
-    """What went wrong, if anything did; then which method leads, by how much, and for how many clients joining paid."""
-    failed = _failures(methods)
-    more = [f"More went wrong: {len(failed) - FAILURES} further findings are below."] if failed[FAILURES:] else []
-    return " ".join([*failed[:FAILURES], *more, *([_result(methods)] if lead(methods).sound else [])])
+    """Which method leads, by how much, and for how many clients joining paid; then what went wrong with others."""
+    failed = [sentence for sentence, _ in _failures(methods)]
+    return " ".join([*([_result(methods)] if lead(methods).sound else []), *failed])
 
 
-def _failures(methods: Sequence[Method]) -> list[str]:
-    """A sentence for every reason why a method's accuracy means nothing; methods with the same reason share it."""
-    reasons: dict[str, list[str]] = {}
+def _failures(methods: Sequence[Method]) -> list[tuple[str, list[str]]]:
+    """Why methods' accuracies mean nothing: of reasons of one kind a sentence, and where they differ the details."""
+    kinds: dict[str, dict[str, list[str]]] = {}  # kind -> reason -> methods
     for method in methods:
         broken = [(run, found.text) for run in method.runs for found in run.findings if found.level == "error"]
         if broken:
             whose = method.name if len(method.runs) == 1 else f"{method.name} (seed {broken[0][0].seed})"
-            reasons.setdefault(broken[0][1], []).append(whose)
-    return [f"{_listed(names)}: {why}." for why, names in reasons.items()]
+            kinds.setdefault(_kind(broken[0][1]), {}).setdefault(broken[0][1], []).append(whose)
+    told = []
+    for kind, reasons in kinds.items():
+        if len(reasons) == 1:
+            told += [(f"{_listed(names)}: {why}.", list[str]()) for why, names in reasons.items()]
+        else:
+            everybody = _listed([name for names in reasons.values() for name in names])
+            told.append((f"{everybody}: {kind}.", [f"{_listed(names)}: {why}" for why, names in reasons.items()]))
+    return told
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers: "training has diverged; lower --lr"."""
+    what, advice = reason.partition(":")[0], reason.rpartition("; ")[2]
+    return f"{re.sub(r'^[0-9.]+ %', 'the accuracy', what)}; {advice}"
 
 
 def _result(methods: Sequence[Method]) -> str:
@@ -54,10 +71,11 @@ def _result(methods: Sequence[Method]) -> str:
         reached = (
             f"{measure.text(main.last)}{' of test samples answered rightly' if measure.unit else ' on test samples'}"
         )
-        return f"{main.name}: {reached}, mean over all clients{_in_seeds(main)}."
+        return f"{main.title}: {reached}, mean over all clients{_in_seeds(main)}."
     rest = [other for other in methods if other is not main and other.sound]
     level = [other.name for other in rest if (own := lead_over(main, other)) and own.apart.mean < measure.level]
-    leads = f"{_listed([main.name, *level])} lead{'' if level else 's'} with {measure.text(main.last)}"
+    so_far = "" if main.finished else " so far"
+    leads = f"{_listed([main.title, *level])} lead{'' if level else 's'}{so_far} with {measure.text(main.last)}"
     gain = all_gains(main, methods)
     if main.algorithm == "local":
         return f"{leads}{_in_seeds(main)}: {_alone(main, methods)}."
@@ -96,16 +114,14 @@ def story(methods: Sequence[Method]) -> list[str]:
         told += [_others(main, methods)] if len(methods) > 1 else []
         told += [_joining(main, methods)] if main.algorithm != "local" else []
         told += [_partners(main), _cost(main, methods)]
-    unfinished = [run for method in methods for run in method.runs if not run.finished]
-    if unfinished:
-        told.append(f"{len(unfinished)} of these runs had not finished when this was written; their curves end early.")
-    told += [*attacked(main.runs[0].config), _seed_by_seed(main, methods), unequal_seeds(methods)]
+    told += [*attacked(main.runs[0].config), _seed_by_seed(main, methods)]
     return [sentence for sentence in told if sentence]
 
 
 def warnings(methods: Sequence[Method]) -> list[str]:
-    """What else has to be known of single methods: what the headline has no room for, and their other findings."""
-    found = dict.fromkeys(_failures(methods)[FAILURES:])
+    """What has to be known before methods are compared: who is not finished, what is unequal, and their findings."""
+    found = dict.fromkeys([*_unfinished(methods), *filter(None, [_unequal_rounds(methods), unequal_seeds(methods)])])
+    found |= dict.fromkeys(detail for _, details in _failures(methods) for detail in details)
     for method in methods:
         seeds: dict[str, list[str]] = {}  # what is told -> of which seeds
         for run in method.runs:
@@ -115,6 +131,31 @@ def warnings(methods: Sequence[Method]) -> list[str]:
             of = "" if len(method.runs) == 1 else f", seed{'s' * (len(own) > 1)} {', '.join(own)}"
             found[f"{method.name}{of}: {text}"] = None
     return list(found)
+
+
+def _unfinished(methods: Sequence[Method]) -> list[str]:
+    early = [method for method in methods if not method.finished]
+    rest = "" if len(early) == len(methods) else " It leads nowhere and is in no chart of costs."
+    return [f"{method.name}: {method.standing}; its numbers are those of that round.{rest}" for method in early]
+
+
+def _unequal_rounds(methods: Sequence[Method]) -> str:
+    """Who was trained for how many rounds, where that differs among finished runs; "" where it does not."""
+    rounds = {
+        method.name: sorted({int(run.rounds[-1]) for run in method.runs}) for method in methods if method.finished
+    }
+    if len({number for own in rounds.values() for number in own}) < 2:
+        return ""
+    told = (f"{name} {' and '.join(map(str, own))}" for name, own in rounds.items())
+    return f"Unequal rounds: {', '.join(told)}. Numbers are those after each one's last."
+
+
+def guessing(methods: Sequence[Method]) -> float | None:
+    """Percent right of the best single answer for all clients' test samples; None where that is not known."""
+    partition = lead(methods).runs[0].partition
+    if partition is None or not partition.classed or methods[0].measure is not ACCURACY:
+        return None
+    return guess(partition.test_counts).common
 
 
 def cards(methods: Sequence[Method]) -> list[Figure]:
@@ -132,6 +173,9 @@ def cards(methods: Sequence[Method]) -> list[Figure]:
         better = f"{gain.winners} of {len(gain.clients)}"
         found.append(Figure(better, f"clients that gained with {main.name}{_in_seeds(main)}"))
     found.append(Figure(human_bytes(round(main.traffic)), f"sent and received by a client in a round of {main.name}"))
+    chance = guessing(methods)
+    if chance is not None:
+        found.append(Figure(f"{chance:.1f} %", "what guessing has: the best single answer for all test samples"))
     return found
 
 
@@ -153,7 +197,7 @@ def _others(main: Method, methods: Sequence[Method]) -> str:
     """How the other methods compare with the one that leads."""
     rest = [method for method in methods if method is not main and method.sound]
     shown = rest if len(rest) <= MANY else [*rest[: MANY - 1], rest[-1]]
-    told = [f"{method.name} {_against(method, main)}" for method in shown]
+    told = [f"{method.title} {_against(method, main)}" for method in shown]
     if len(shown) < len(rest):
         return f"Behind {main.name}: {', '.join(told[:-1])}; the last of {len(rest)} is {told[-1]}."
     return f"Behind {main.name}: {', '.join(told)}." if told else ""

@@ -14,7 +14,7 @@ from feddwa.report.collect import styles_of
 from feddwa.report.facts import lead
 from feddwa.results.collaboration import affinity
 from feddwa.results.compare import gain_over, local_runs
-from feddwa.results.methods import Method, clients_in_words
+from feddwa.results.methods import Method, clients_in_words, standing
 from feddwa.results.plot import Panel, draw_weights, saved_figure
 from feddwa.results.units import human_bytes, human_flops, human_seconds
 
@@ -141,12 +141,14 @@ def gain(methods: Sequence[Method], path: str | Path) -> None:
 def pareto(methods: Sequence[Method], path: str | Path) -> None:
     """Accuracy, or the loss, against traffic, compute and time; the line joins what nothing cheaper or equal beats.
 
-    Methods that went wrong are left out: one whose updates were all refused costs nothing and would be on the line.
+    Methods that went wrong are left out: one whose updates were all refused costs nothing and would be on the line. So
+    are those that are not finished: they have not spent what they will.
     """
-    sound = [method for method in methods if method.sound]
+    sound = [method for method in methods if method.sound and method.finished]
     if not sound:
-        raise InputError(f"{methods[0].runs[0].path}: {methods[0].runs[0].findings[0].text}")
-    looks = [style for style, method in zip(styles_of(methods), methods, strict=True) if method.sound]
+        run = methods[0].runs[0]
+        raise InputError(f"{run.path}: {standing(run) if run.sound else run.findings[0].text}")
+    looks = [style for style, method in zip(styles_of(methods), methods, strict=True) if method in sound]
     axes_of = (("bytes", "traffic", human_bytes), ("flops", "compute", human_flops), ("seconds", "time", human_seconds))
     with _figure(path, 7.0, 2.9) as figure:
         for axis, (cost, label, unit) in zip(figure.subplots(1, 3, sharey=True), axes_of, strict=True):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feddwa.results.measure import ACCURACY
-from feddwa.results.methods import Method
+from feddwa.results.methods import Method, on_a_par
 from feddwa.results.record import Record
 
 CONFIDENCE = 0.95  # of intervals
@@ -127,15 +127,13 @@ def reference(methods: Sequence[Method]) -> Method:
 
 
 def lead_over(method: Method, other: Method) -> Lead | None:
-    """Of the seeds that both were run with and in which nothing went wrong; None where there is none."""
+    """Of the seeds that both were run with as long and in which nothing went wrong; None where there is none."""
     if method is other or method.measure is not other.measure:
         return None
-    ours, theirs = ([run for run in own.runs if run.sound] for own in (method, other))
-    apart = difference(over_seeds(ours), over_seeds(theirs)) if ours and theirs else None
-    if apart is None:
-        return None
-    apart = Spread({seed: method.measure.sign * value for seed, value in apart.values.items()})
-    return Lead(apart, interval(apart))
+    theirs, sign = {run.seed: run for run in other.runs if run.sound}, method.measure.sign
+    pairs = [(run, theirs[run.seed]) for run in method.runs if run.sound and run.seed in theirs]
+    apart = Spread({run.seed: sign * (run.last - base.last) for run, base in pairs if on_a_par(run, base)})
+    return Lead(apart, interval(apart)) if apart.values else None
 
 
 def over_whom(base: Method) -> str:
@@ -224,7 +222,7 @@ def client_gains(run: Record, local: Record | None) -> np.ndarray | None:
     """
     if local is None or local is run or not run.sound or local.scores.shape[1] != run.scores.shape[1]:
         return None
-    if run.measure is not local.measure:
+    if not on_a_par(run, local):
         return None
     gain: np.ndarray = run.measure.sign * (run.scores[-1] - local.scores[-1])
     return gain

@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from feddwa.errors import InputError
 from feddwa.plugins import label
 from feddwa.results.measure import Measure
 from feddwa.results.record import Record
+from feddwa.results.runs import busy
 
 # What runs in one picture share, besides the partition's options: data, how they are read, and their division.
 SETTING = (
@@ -60,30 +60,25 @@ class Method:
     @property
     def curve(self) -> np.ndarray:
         """(R,) by round, mean over clients and the seeds that have come so far; nan where none has."""
-        return _over_runs(np.nanmean, [run.curve for run in self.runs])
+        return over_runs(np.nanmean, [run.curve for run in self.runs])
 
     @property
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """(R,) each: the lowest and the highest seed."""
         curves = [run.curve for run in self.runs]
-        return _over_runs(np.nanmin, curves), _over_runs(np.nanmax, curves)
-
-    @property
-    def spread(self) -> np.ndarray:
-        """(2, R) what a tenth of the clients are below, and a tenth are above."""
-        return _over_runs(partial(np.nanpercentile, q=[10, 90]), [run.scores for run in self.runs], (0, 2))
+        return over_runs(np.nanmin, curves), over_runs(np.nanmax, curves)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         """Metric -> (R,) by round, mean over clients and seeds; of metrics that all seeds have."""
         names = [name for name in self.runs[0].metrics if all(name in run.metrics for run in self.runs)]
-        return {name: _over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
+        return {name: over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
 
     @property
     def by_class(self) -> dict[str, np.ndarray]:
         """Metric per class -> (C,) after the last round, mean over clients and seeds; of those that all seeds have."""
         names = [name for name in self.runs[0].by_class if all(name in run.by_class for run in self.runs)]
-        return {name: _over_runs(np.nanmean, [run.by_class[name][-1] for run in self.runs]) for name in names}
+        return {name: over_runs(np.nanmean, [run.by_class[name][-1] for run in self.runs]) for name in names}
 
     @property
     def traffic(self) -> float:
@@ -95,14 +90,41 @@ class Method:
         return float(np.mean([run.spent(cost)[-1] for run in self.runs]))
 
     @property
+    def finished(self) -> bool:
+        """Whether every seed went through all its rounds."""
+        return all(run.finished for run in self.runs)
+
+    @property
+    def standing(self) -> str:
+        """How far it is, where it is not finished: "stopped after round 30 of 200"; else nothing."""
+        told = [(run.seed, standing(run)) for run in self.runs if not run.finished]
+        return ", ".join(words if len(self.runs) == 1 else f"seed {seed} {words}" for seed, words in told)
+
+    @property
+    def title(self) -> str:
+        """Its name, and how far it is where it is not finished."""
+        return self.name if self.finished else f"{self.name} ({self.standing})"
+
+    @property
     def sound(self) -> bool:
         """Whether nothing went wrong, in any seed, that makes its accuracy meaningless."""
         return all(run.sound for run in self.runs)
 
 
-def _over_runs(
-    reduce: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], axis: int | tuple[int, ...] = 0
-) -> np.ndarray:
+def standing(run: Record) -> str:
+    """Where a run is: "finished", "running, after round 30 of 200", or "stopped after round 30 of 200"."""
+    if run.finished:
+        return "finished"
+    return f"{'running,' if busy(run.path) else 'stopped'} after round {int(run.rounds[-1])} of {run.config.rounds}"
+
+
+def on_a_par(one: Record, two: Record) -> bool:
+    """Whether the last rounds of two runs can be compared: both are finished, or they stand after the same round."""
+    level = one.rounds[-1] == two.rounds[-1] or (one.finished and two.finished)
+    return bool(level) and one.measure is two.measure
+
+
+def over_runs(reduce: Callable[..., np.ndarray], arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Arrays of runs of different lengths as one, nan where a run has not come so far, reduced over the runs."""
     longest = max(map(len, arrays))
     whole = np.full((len(arrays), longest, *arrays[0].shape[1:]), np.nan)
@@ -110,7 +132,7 @@ def _over_runs(
         whole[place, : len(array)] = array
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # rounds that no seed has reached
-        return reduce(whole, axis=axis)
+        return reduce(whole, axis=0)
 
 
 def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
@@ -161,7 +183,7 @@ def _division(config: RunConfig) -> list[str]:
 
 
 def by_method(found: Sequence[Record]) -> list[Method]:
-    """Runs of one setting grouped by method, best first, those that went wrong behind all others.
+    """Runs of one setting grouped by method, best first; behind them those not finished, then those that went wrong.
 
     Where two of one algorithm differ by an option, the option is in the name, unless it is the default.
     """
@@ -178,7 +200,7 @@ def by_method(found: Sequence[Record]) -> list[Method]:
         methods.append(Method(" ".join([_title(key[0]), *special]), own))
     for method in methods:
         _check_seeds(method)
-    return sorted(methods, key=lambda method: (not method.sound, -method.rank))
+    return sorted(methods, key=lambda method: (not method.sound, not method.finished, -method.rank))
 
 
 def _check_seeds(method: Method) -> None:

@@ -1,21 +1,19 @@
-"use strict";
 // What all charts share: the data, light and dark, tooltips, redrawing. ECharts does the drawing.
 
 let data; // what collect.py made
-const drawn = []; // {chart, option}: every chart and the function that says what is on it
+const drawn = new Map(); // id -> {chart, option, table}: every chart, and the functions that say what is on it
+let again = false; // whether new numbers replace old ones (live.js): then what was chosen stays chosen
 
 const $ = (id) => document.getElementById(id);
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = () => document.documentElement.dataset.theme === "dark";
-const percent = (value, digits = 1) => (value === null ? "–" : `${value.toFixed(digits)} %`);
-// Values of what methods are compared by: accuracy in percent, or a loss.
-const signed = (value, digits = 1) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
-const written = (value) => (data.measure.unit ? value.toFixed(1) : String(Number(value.toPrecision(4))));
-const reading = (value) => (value === null ? "–" : `${written(value)}${data.measure.unit}`);
-const gained = (value) => `${value > 0 ? "+" : ""}${written(value)}${data.measure.sign > 0 ? " points" : " of loss"}`;
 const hue = (method) => (dark() ? method.dark : method.light);
 const seeds = () => new Set(data.runs.map((run) => run.seed)).size;
 const nameOf = (run) => data.methods[run.method].name + (seeds() > 1 ? `, seed ${run.seed}` : "");
+const called = (run) => nameOf(run) + (marked(data.methods[run.method]) ? ` (${data.methods[run.method].mark})` : "");
+const marked = (method) => Boolean(method.mark);
+const titled = (method) => method.name + (marked(method) ? ` (${method.mark})` : "");
+const runOf = (name) => data.runs.find((run) => nameOf(run) === name);
 const GROUPS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8b6fc9", "#8a8f98"];
 const groupHue = (group) => GROUPS[group % GROUPS.length];
 const ramp = () =>
@@ -27,18 +25,23 @@ async function load() {
   return JSON.parse(await new Response(stream).text());
 }
 
-function draw(id, option) {
-  const chart = echarts.init($(id));
-  const entry = { chart, option };
-  drawn.push(entry);
-  new ResizeObserver(() => chart.resize()).observe($(id));
+// A chart in the element of this id; option: what is on it, table: the same as rows for a CSV file.
+function draw(id, option, table) {
+  if (drawn.has(id)) drawn.get(id).chart.dispose();
+  else new ResizeObserver(() => drawn.get(id).chart.resize()).observe($(id));
+  const chart = echarts.init($(id)), entry = { chart, option, table };
+  drawn.set(id, entry);
   redraw(entry);
+  offer(id);
   return { chart, redraw: () => redraw(entry) };
 }
 
 function redraw(entry) {
   entry.chart.setOption({ ...base(), ...entry.option(entry.chart) }, { notMerge: true });
 }
+
+// One listener an element and event, however often the page is drawn anew.
+function on(id, event, listener) { $(id)[`on${event}`] = listener; }
 
 function base() {
   return {
@@ -66,20 +69,38 @@ function axis(more) {
   };
 }
 
-// Lines over a heat map: between columns and rows (counted from the top), and a frame around some squares.
-function frames(columns, rows, box) {
+// Lines over a map of squares: between columns and between rows, and a frame around one row; rows count from the top.
+function frames(columns, rows, total, framed) {
   const renderItem = (params, api) => {
     const { x, y, width, height } = params.coordSys, [wide, high] = api.size([1, 1]);
+    const [left, top] = api.coord([0, total - 1]).map((middle, i) => middle - (i ? high : wide) / 2);
     const line = (x1, y1, x2, y2) => ({ type: "line", silent: true, shape: { x1, y1, x2, y2 }, style: { stroke: style("--soft"), lineWidth: 1 } });
-    const children = columns.map((i) => line(x + i * wide, y, x + i * wide, y + height));
-    children.push(...rows.map((i) => line(x, y + i * high, x + width, y + i * high)));
-    if (box) {
-      const shape = { x: x + box.x * wide, y: y + height - (box.y + box.height) * high, width: box.width * wide, height: box.height * high };
+    const children = columns.map((i) => line(left + i * wide, y, left + i * wide, y + height));
+    children.push(...rows.map((i) => line(x, top + i * high, x + width, top + i * high)));
+    if (framed !== undefined) {
+      const shape = { x, y: top + framed * high, width, height: Math.max(2, high) };
       children.push({ type: "rect", silent: true, shape, style: { fill: "none", stroke: style("--bad"), lineWidth: 2 } });
     }
     return { type: "group", children };
   };
-  return { type: "custom", renderItem, data: [[0, 0]], silent: true, z: 10, tooltip: { show: false } };
+  return { type: "custom", renderItem, data: [[0, 0]], silent: true, clip: true, z: 10, tooltip: { show: false } };
+}
+
+// A tooltip that a chart's own squares do not bring along.
+function tipBox(chart) {
+  const box = document.createElement("div");
+  box.className = "float";
+  box.hidden = true;
+  chart.append(box);
+  return {
+    show: (html, x, y) => {
+      box.innerHTML = html;
+      box.hidden = false;
+      box.style.left = `${Math.max(0, Math.min(x + 14, chart.clientWidth - box.offsetWidth))}px`;
+      box.style.top = `${y + 18 + box.offsetHeight > chart.clientHeight ? y - 10 - box.offsetHeight : y + 18}px`;
+    },
+    hide: () => (box.hidden = true),
+  };
 }
 
 const below = { nameLocation: "middle", nameGap: 28 };
@@ -97,26 +118,11 @@ function escape(text) {
 }
 
 function fill(select, entries, chosen) {
+  if (again && entries.some(([value]) => String(value) === select.value)) chosen = select.value;
   select.replaceChildren(...entries.map(([value, text]) => new Option(text, value, false, String(value) === String(chosen))));
   const label = select.closest("label");
   if (label) label.hidden = entries.length < 2;
 }
-
-function bytes(value) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) (value /= 1024), unit++;
-  return `${unit ? Number(value.toPrecision(3)) : value} ${units[unit]}`;
-}
-
-function flops(value) {
-  const units = ["", "k", "M", "G", "T", "P", "E"];
-  let unit = 0;
-  while (value >= 1000 && unit < units.length - 1) (value /= 1000), unit++;
-  return `${Number(value.toPrecision(3))} ${units[unit]}FLOP`;
-}
-
-const time = (value) => (value < 120 ? `${Number(value.toPrecision(3))} s` : `${Number((value / 60).toPrecision(3))} min`);
 
 // What a client is called: its name in the data, or its number.
 function nameOfClient(client, partition) {
@@ -154,5 +160,21 @@ function themes() {
   $("theme").addEventListener("click", () => {
     theme(dark() ? "light" : "dark");
     try { localStorage.setItem("feddwa-theme", document.documentElement.dataset.theme); } catch { /* as above */ }
+  });
+}
+
+// Paper is white, and narrower than a screen: charts are drawn anew for it.
+function printing() {
+  let before = null;
+  addEventListener("beforeprint", () => {
+    before = document.documentElement.dataset.theme;
+    document.documentElement.classList.add("printing");
+    theme("light");
+    drawn.forEach(({ chart }) => chart.resize());
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("printing");
+    theme(before);
+    drawn.forEach(({ chart }) => chart.resize());
   });
 }
