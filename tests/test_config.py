@@ -11,6 +11,7 @@ from feddwa.algorithms import ALGORITHMS
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml, to_toml
 from feddwa.data.partition import PARTITIONS
+from feddwa.defences import DEFENCES
 from feddwa.errors import InputError
 
 
@@ -36,10 +37,9 @@ def test_a_natural_partition_has_as_many_clients_as_the_data():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_resolving_tells_every_hyper_parameter_and_is_final(algorithm):
     config = RunConfig(algorithm=algorithm).resolved()
-    own = dataclasses.asdict(ALGORITHMS[algorithm]())
-    assert {entry.split("=")[0] for entry in config.param} == {f"{algorithm}.{key}" for key in own} | {
-        "rotations.groups"
-    }
+    parts = {algorithm: ALGORITHMS[algorithm](), **{name: DEFENCES[name]() for name in config.defences}}
+    own = {f"{name}.{key}" for name, part in parts.items() for key in dataclasses.asdict(part)}
+    assert {entry.split("=")[0] for entry in config.param} == own | {"rotations.groups"}
     assert config.make_algorithm() == ALGORITHMS[algorithm]()
     assert config.resolved() == config
 

@@ -1,5 +1,6 @@
 """Defences: against an oracle, up to their breakdown points, and at work in every algorithm."""
 
+import json
 import math
 from dataclasses import dataclass
 
@@ -454,3 +455,28 @@ def test_runs_that_differ_by_a_defence_or_its_parameter_are_told_apart(tmp_path)
         "FedAvg defence=clip",
         "FedAvg defence=clip clip.multiple=2.0",
     ]
+
+
+def test_an_algorithm_may_have_a_defence_of_its_own(tmp_path, capsys):
+    """FedDWA+ clips unless it is told otherwise; configuration, summary, terminal, report and names say so."""
+    options = {"algorithm": "feddwa_plus", "clients": 4, "rounds": 2}
+    resolved = [
+        RunConfig(**options, **own).resolved().defence for own in ({}, {"defence": "none"}, {"defence": "krum"})
+    ]
+    assert resolved == ["clip", "none", "krum"]
+    assert RunConfig(algorithm="fedavg", defence="").resolved().defence == "none"
+    assert RunConfig(**options, param=("multiple=3",)).resolved().make_defences() == (Clip(3.0),)
+    folders = {}
+    for name in ("clip", "none"):
+        folders[name] = str(tmp_path / name)
+        told = [] if name == "clip" else ["--defence", "none"]
+        line = ["run", "--algorithm", "feddwa_plus", "--clients", "4", "--rounds", "2", *told, "--out", folders[name]]
+        assert cli.main(line) == 0
+        assert f'defence = "{name}"' in (tmp_path / name / "config.toml").read_text()
+        summary = json.loads((tmp_path / name / "record.json").read_text())["summary"]
+        assert summary.get("defence", "none") == name
+        assert ("Defence of feddwa_plus: clip." in capsys.readouterr().out) == (name == "clip")
+    assert sorted(method.name for method in by_method(read([tmp_path]))) == ["FedDWA+", "FedDWA+ defence=none"]
+    page = tmp_path / "page.html"
+    assert cli.main(["report", folders["clip"], "-o", str(page)]) == 0
+    assert "Defence of FedDWA+: clip." in page.read_text()

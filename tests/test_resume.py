@@ -86,6 +86,17 @@ def cut(out: str = "cut", **options) -> Path:
     return Path(out)
 
 
+def test_a_resumed_run_keeps_its_defence():
+    """That of FedDWA+ itself, and none where none was wanted, under an attack to which it makes a difference."""
+    ends = []
+    for given in ({}, {"defence": "none"}):
+        options = {**TINY, "algorithm": "feddwa_plus", "attack": "scaled=0.34", **given}
+        whole = feddwa.run(out=f"whole-{len(ends)}", **options)
+        same(feddwa.resume(cut(f"cut-{len(ends)}", **options)), whole)
+        ends.append(whole.metrics[-1]["loss_before"])
+    assert ends[0] != ends[1]
+
+
 def own_data(path: str, seed: int = 0) -> str:
     rng, y = np.random.default_rng(seed), np.arange(80) % 2
     np.savez(path, x=(rng.normal(size=(80, 4)) + y[:, None]).astype(np.float32), y=y)

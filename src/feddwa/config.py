@@ -113,7 +113,7 @@ class RunConfig(
         For own data `partition`, `clients`, `model`, `batch_size` and `lr`, and with partition natural `clients`, stay
         None until the data are there: `build.settled` fills them in.
         """
-        config = self.checked()
+        config = self.checked().defended(ALGORITHMS.find(self.algorithm).defence)
 
         from feddwa import models
 
@@ -224,7 +224,7 @@ class RunConfig(
         self.check_adapter()
         self.check_rounds(self.rounds, self.epochs)
         self.check_robustness(members, self.participation)
-        self.check_privacy(self.lr, self.defence, self.batchnorm, self.holdout_clients)
+        self.check_privacy(self.lr, ",".join(self.defences), self.batchnorm, self.holdout_clients)
         self.check_tracking()
 
     def owners(self) -> dict[str, type]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from feddwa.config import WHERE_AND_HOW, RunConfig
 from feddwa.errors import require, unknown
 from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.robustness import NO_DEFENCE
 from feddwa.params import fields_of, parse
 from feddwa.plugins import ALGORITHMS, label
 
@@ -141,7 +142,7 @@ class Experiment:
     def config(self, column: Column, row: Row, scale: Scale = "paper") -> RunConfig:
         """The run of a cell, seed and machine left open."""
         own, values = row.split()
-        options = {**self.options, **column.options, **own, "algorithm": row.method}
+        options = {"defence": NO_DEFENCE, **self.options, **column.options, **own, "algorithm": row.method}
         division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
         entries = (*column.tuned.get(row.method, ()), *values)
         options["param"] = (*division, *(f"{label(row.method)}.{entry}" for entry in entries))

@@ -20,9 +20,8 @@ from feddwa.errors import InputError
 
 __all__ = ["Algorithm", "Amount", "Info", "Numbers", "Problem"]
 
-# What the server reports of a round. "weights" (m, m) is P: row i has the weights of the cohort's models in client i's.
-# "affinity" (m, m), in some: how much client i is expected to gain from client j. Tensors of no dimension are numbers
-# of the round, which `warnings` judges the hyper-parameters by; metrics.jsonl keeps them.
+# What the server reports of a round. "weights" (m, m) is P; "affinity" (m, m), in some: how much client i should gain
+# from client j. Tensors of no dimension are numbers of the round: metrics.jsonl keeps them, `warnings` judges by them.
 Info = Mapping[str, Tensor]
 Numbers = Mapping[str, float]  # those of one round
 Amount = float | str  # a number, or an expression that has one
@@ -45,6 +44,7 @@ class Algorithm:
     stackable: ClassVar[tuple[str, ...]] = ()  # hyper-parameters whose runs may share one stack
     optimized: ClassVar[tuple[str, ...]] = ("model",)  # models that an optimiser moves: parts of memory, or like w
     policies: ClassVar[tuple[str, ...]] = ("local", "mean", "all-local")  # BatchNorm policies that make sense for it
+    defence: ClassVar[str] = "none"  # what its server does about hostile clients where --defence says nothing
 
     # What a round costs by default, for lists; tests compare it with measured runs. A number, None (not declared) or an
     # expression in m (participants), N (clients), layers, parameters (without `network`'s), classes, features (of the

@@ -51,7 +51,7 @@ class FedDWAPlus(Algorithm):
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
-    kind, year, halves = "collaboration", 2026, True
+    kind, year, halves, defence = "collaboration", 2026, True, "clip"
     models_down = models_up = passes = 1
     stackable = ("power", "average", "granularity", "prior", "freeze")
     numbers_up, server_ops, models_kept, numbers_kept = "layers", "m**2 + N**2", 4, "classes + 1"

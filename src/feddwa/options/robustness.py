@@ -1,13 +1,15 @@
 """Options of robustness: clients that are sick, slow or hostile, and what the server does about them."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from feddwa import params
 from feddwa.errors import InputError, require
 from feddwa.params import Option
 from feddwa.plugins import ATTACKS, DEFENCES, label, located
 
+NO_DEFENCE = "none"
 FAULTS = ("dropout", "straggler", "nan", "shape")  # the fields of feddwa.faults.Faults
 
 
@@ -19,8 +21,8 @@ class RobustnessOptions:
     """Clients that are sick or slow: dropout, straggler, nan, shape."""
     attack: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
     """Clients that are hostile (`feddwa list attacks`); scores are then those of the honest ones."""
-    defence: Annotated[str, Option(metavar="NAME,...")] = ""
-    """What the server does about hostile clients, one after the other: `feddwa list defences`."""
+    defence: Annotated[str | None, Option(metavar="NAME,...")] = None
+    """What the server does about hostile clients (`feddwa list defences`), or none; default: the algorithm's own."""
 
     @property
     def faults(self) -> dict[str, float]:
@@ -34,13 +36,26 @@ class RobustnessOptions:
 
     @property
     def defences(self) -> tuple[str, ...]:
-        """Name or reference of each defence, in the order in which they act."""
-        return tuple(name.strip() for name in self.defence.split(",")) if self.defence else ()
+        """Name or reference of each defence, in the order in which they act; those of an algorithm once resolved."""
+        given = self.defence or NO_DEFENCE
+        return () if given == NO_DEFENCE else tuple(name.strip() for name in given.split(","))
 
-    def located_robustness(self) -> dict[str, str]:
+    def located_robustness(self) -> dict[str, str | None]:
         """`attack` and `defence` with references to files that lead there from any folder."""
         attacks = [f"{located(name)}={share}" for name, share in self.attacks.items()]
-        return {"attack": ",".join(attacks), "defence": ",".join(map(located, self.defences))}
+        defence = None if self.defence is None else ",".join(map(located, self.defences)) or NO_DEFENCE
+        return {"attack": ",".join(attacks), "defence": defence}
+
+    def defended(self, own: str) -> Self:
+        """The same with the algorithm's own defence where none is given."""
+        config = dataclasses.replace(self, defence=own) if self.defence is None else self
+        config._check_defences()
+        return config
+
+    def _check_defences(self) -> None:
+        for name in self.defences:
+            DEFENCES.check(name)
+            require(self.defences.count(name) == 1, f"--defence {label(name)}", self.defence, "given once")
 
     def check_robustness(self, clients: int | None, participation: float) -> None:
         """Raise InputError unless names are known, shares hit somebody, and somebody is honest; clients: N if known."""
@@ -52,9 +67,7 @@ class RobustnessOptions:
             raise InputError(
                 f"--attack {self.attack}: nobody of {clients} clients would be honest; take smaller shares"
             )
-        for name in self.defences:
-            DEFENCES.check(name)
-            require(self.defences.count(name) == 1, f"--defence {label(name)}", self.defence, "given once")
+        self._check_defences()
         late = self.faults.get("straggler", 0.0)  # the other faults are chances that each client has by itself
         _check_hits("--fault straggler", late, clients and int(participation * clients + 1e-9))
 

@@ -1,13 +1,14 @@
 """What runs came to, in words: the sentences on top of a report, with units, for somebody who knows nothing of it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from feddwa import doctor
 from feddwa.config import RunConfig
+from feddwa.plugins import label
 from feddwa.results.collaboration import flow
 from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
 from feddwa.results.findings import guess
@@ -102,9 +103,12 @@ def _alone(local: Method, methods: Sequence[Method]) -> str:
     return f"joining did not pay; {reached}, and {_gained(gain)} gained by joining"
 
 
-def attacked(config: RunConfig) -> list[str]:
-    """Whose scores these are, where clients attack."""
-    return [f"Attackers: {config.attack}. All numbers are those of the honest clients alone."] if config.attack else []
+def attacked(configs: Mapping[str, RunConfig]) -> list[str]:
+    """Whose scores these are, where clients attack, and who has a defence; configs: of methods, by name."""
+    attacks = {config.attack for config in configs.values() if config.attack}
+    told = [f"Attackers: {each}. All numbers are those of the honest clients alone." for each in sorted(attacks)]
+    defended = {name: config.defences for name, config in configs.items() if config.defences}
+    return told + [f"Defence of {name}: {', '.join(map(label, own))}." for name, own in defended.items()]
 
 
 def story(methods: Sequence[Method]) -> list[str]:
@@ -114,7 +118,8 @@ def story(methods: Sequence[Method]) -> list[str]:
         told += [_others(main, methods)] if len(methods) > 1 else []
         told += [_joining(main, methods)] if main.algorithm != "local" else []
         told += [_partners(main), _cost(main, methods)]
-    told += [*attacked(main.runs[0].config), _seed_by_seed(main, methods)]
+    told += attacked({method.name: method.runs[0].config for method in methods})
+    told += [_seed_by_seed(main, methods)]
     return [sentence for sentence in told if sentence]
 
 

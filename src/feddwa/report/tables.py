@@ -58,7 +58,7 @@ def show_results(console: Console, runs: Mapping[str, Record]) -> None:
     for line in (*_fairness(runs), *_by_class([Method(name, [run]) for name, run in runs.items()])):
         console.print(line, highlight=False, markup=False)
     _show_newcomers(console, {name: [run] for name, run in runs.items()})
-    for line in attacked(config):
+    for line in attacked({name: run.config for name, run in runs.items()}):
         console.print(line, highlight=False, markup=False)
 
 
@@ -124,7 +124,7 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
     _show_newcomers(console, {method.name: method.runs for method in methods})
     if lacking:
         console.print(unequal_seeds(methods), highlight=False)
-    for line in attacked(config):
+    for line in attacked({method.name: method.runs[0].config for method in methods}):
         console.print(line, highlight=False, markup=False)
 
 

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
+from feddwa.options.robustness import NO_DEFENCE
 from feddwa.plugins import label
 from feddwa.results.collaboration import group_weight, partner_share, rank_matrix
 from feddwa.results.fairness import fairness
@@ -62,7 +63,7 @@ def cell_name(config: RunConfig) -> str:
     The hash is of the settings that are not defaults, so that a hyper-parameter that is added later, with a default
     that changes nothing, leaves the names of results as they are.
     """
-    values, usual = settings(config), dataclasses.asdict(RunConfig())
+    values, usual = settings(config), {**dataclasses.asdict(RunConfig()), "defence": NO_DEFENCE}
     defaults = dataclasses.replace(config, partition=config.partition or config.usual_partition).usual_parameters()
     values["param"] = [entry for entry in values["param"] if entry not in defaults]
     told = {key: value for key, value in values.items() if key in _IN_NAMES or value != usual[key]}

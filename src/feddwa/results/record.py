@@ -245,7 +245,7 @@ def _from_json(path: Path, content: Content) -> RunConfig:
     }
     try:
         seed = typed("seed", content["seed"], fields_of(RunConfig)["seed"][0])
-        given = RunConfig(**{**known, "seed": 0})
+        given = RunConfig(**{"defence": "none", **known, "seed": 0})  # the first results say nothing of defences
         return dataclasses.replace(_resolved(given), seed=seed)
     except (InputError, TypeError) as error:
         raise checks.damaged(path, f"{content['cell']}, seed {content['seed']}: {error}") from None

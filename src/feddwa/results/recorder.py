@@ -15,6 +15,7 @@ from feddwa.config import RunConfig
 from feddwa.engine import map_scores
 from feddwa.federation import Federation
 from feddwa.objects import shown
+from feddwa.plugins import label
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
 from feddwa.results.provenance import made_by
@@ -116,6 +117,7 @@ class SimulatedRounds:
         names: dict[str, Any] = {key: shown(getattr(config, key)) for key in NAMES}
         shared = {"lockstep": engine.lockstep, "ranks": 1 if engine.ranks is None else engine.ranks.count}
         names |= {key: count for key, count in shared.items() if count > 1}
+        names |= {"defence": ",".join(map(label, config.defences))} if config.defences else {}
         names |= {"clients": engine.data.clients, "seed": engine.seed}
         return names | self.federation.attackers.facts(config.attacks)
 
