@@ -119,7 +119,7 @@ class Coordinator:
         assignments = {node: assignment for node, assignment in assignments.items() if assignment.asked}
         with costs.phase("server", device):
             download = self.server_side.download(self.state, self._cohort(trains[:1])) if trains else {}
-            expected = self._expected(download)
+            expected = self._expected(download if trains else None)
         wire, found = {"down": 0, "up": 0}, {}
 
         def contents() -> Iterator[tuple[int, str, RecordDict]]:
@@ -148,10 +148,10 @@ class Coordinator:
         result = dataclasses.replace(result, missing=dict(sorted(missing.items())), evaluated=answered)
         return Outcome(result, wire)
 
-    def _expected(self, download: Message) -> Expected:
-        """What the replies of a round must be; download: (1, ...) that of one client, empty where nobody trains."""
+    def _expected(self, download: Message | None) -> Expected:
+        """What the replies of a round must be; download: (1, ...) that of one client, None where nobody trains."""
         engine, round = self.probe.client_side.engine, self.round + 1
-        signature = self.probe.upload_signature(download, self.memory, round) if download else {}
+        signature = self.probe.upload_signature(download, self.memory, round) if download is not None else {}
         parts = ["validation"] if self.config.validation else []
         return Expected(signature, engine.data.device, score_names(engine.metrics, parts))
 
