@@ -2,7 +2,7 @@
 
     python run_ours.py FOLDER
 
-Steps are counted from the FLOPs that the trainer books, over those of a plain module's step on one batch.
+Steps are counted from the FLOPs that the trainer books for each client, over those of a plain module's step.
 """
 
 import sys
@@ -26,7 +26,7 @@ class Watch(feddwa.Callback):
 
     def __init__(self) -> None:
         self.rounds: list[float] = []
-        self.flops: list[float] = []
+        self.flops: list[torch.Tensor] = []  # (m,) of each round's clients
         self.evaluations: list[float] = []
         self.setup = 0.0
 
@@ -39,7 +39,7 @@ class Watch(feddwa.Callback):
             return
         now, evaluation = time.perf_counter(), round.line["seconds"]["evaluate"]
         self.rounds.append(now - self.last - evaluation)
-        self.flops.append(float(round.result.costs.flops.sum()))
+        self.flops.append(round.result.costs.flops)
         if "central" in round.line:
             self.evaluations.append(evaluation)
         self.last = time.perf_counter()
@@ -52,6 +52,12 @@ def batch_flops(module: torch.nn.Module, shape: tuple[int, ...], width: int) -> 
     return counter.get_total_flops()
 
 
+def steps_in(flops: torch.Tensor, sample: float, width: int, epochs: int) -> int:
+    """Steps of clients that have spent `flops` (m,) in so many epochs; sample: FLOPs of a sample's share of a step."""
+    batches = flops / sample / epochs / width  # short ones count as the part of a batch that they are
+    return int((batches - 1e-6).ceil().sum()) * epochs
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     task = clock.task_in(folder)
@@ -59,11 +65,12 @@ def main() -> None:
     config = recipe.config(task["rounds"], task["device"], task["tensor_cores"], task["seed"])
     result = feddwa.run(config, callbacks=[watch], out=str(folder / "run"))
     data, made = build.load_dataset(config), made_by(torch.device("cpu"))
-    flops = batch_flops(build.make_network(config, data), data.shape, task["batch_size"])
+    width = task["batch_size"]
+    sample = batch_flops(build.make_network(config, data), data.shape, width) / width
     clock.leave(
         folder,
         rounds=watch.rounds,
-        steps=[found / flops for found in watch.flops],
+        steps=[steps_in(flops, sample, width, task["epochs"]) for flops in watch.flops],
         evaluations=watch.evaluations,
         setup=watch.setup,
         accuracy=result.metrics[-1]["central"]["all"],
