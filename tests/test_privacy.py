@@ -30,7 +30,9 @@ from feddwa.federation import Federation
 from feddwa.options.privacy import Privacy, read
 from feddwa.privacy.accountant import Releases, epsilon, multiplier
 from feddwa.privacy.mechanism import STATE, Mechanism
+from feddwa.ranks import CURRENT
 from feddwa.trained import audit
+from feddwa.workers import federation_of
 from tests.algorithms.conftest import after, difference, equal
 from tests.conftest import plain_net, small_data
 from tests.oracles import privacy as oracle
@@ -177,7 +179,9 @@ def test_poisson_cohorts_have_all_sizes_and_an_empty_one_gets_noise():
     assert {0, 1, 2, 3} <= set(sizes)
     made.round = sizes.index(0)
     before = made.server["model"]["1.weight"].clone()
-    assert len(made.step().cohort) == 0
+    pause = made.step()
+    assert len(pause.cohort) == 0
+    assert not pause.info
     moved = made.server["model"]["1.weight"] - before
     normal_test(moved, made.server_side.mechanism.multiplier)  # z C / m with m = 1
 
@@ -423,3 +427,13 @@ def test_an_audit_finds_what_a_run_tells_and_noise_hides(tmp_path, capsys):
         found[name] = float(told.split("correlation ")[1].split()[0])
     assert found["open"] > 0.9
     assert abs(found["noised"]) < 0.5
+
+
+def test_workers_who_know_no_noise_are_not_asked():
+    config = feddwa.RunConfig(dp="epsilon=8,clip=1,unit=sample").resolved()
+    token = CURRENT.set(object())
+    try:
+        with pytest.raises(InputError, match="without --workers"):
+            federation_of(config, None, None)
+    finally:
+        CURRENT.reset(token)

@@ -122,6 +122,7 @@ class Federation:
         if len(cohort) or self.server_side.mechanism.central:  # noise alone, where nobody takes part
             with costs.phase("server", device), costs.serving():
                 self.server, info = self.server_side.advance(self.server, cohort, sent)
+        info = info if len(cohort) else {}  # of nobody there is nothing to report
         self.round += 1
         with costs.phase("evaluate", device):
             self._evaluate(self._due())

@@ -56,6 +56,8 @@ def federation_of(config: RunConfig, task: Task, engine: Engine) -> Federation:
     """The federation of a run, its clients divided among the ranks of the command, if that has several."""
     ranks = CURRENT.get()
     if ranks is not None:
+        if config.privacy.active and config.privacy.unit == "sample":
+            raise InputError("--dp unit=sample: workers do not know the plan of its noise; run without --workers")
         _begin_all(ranks, config, task, engine)
     return make_federation(config, engine)
 
