@@ -8,6 +8,7 @@ import copy
 import io
 import random
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ with warnings.catch_warnings():
 
 from feddwa.engine import Cohort
 from feddwa.engine.rows import tensors
-from tests.fuzz import place
 from tests.fuzz.case import Case, Target, damaged, packed, unpacked
 
 NODES = 3
@@ -46,7 +46,6 @@ class Messages(Target):
     def prepare(self, folder: Path) -> None:
         """Record what the nodes of a real federation say, and what the server knew then."""
         super().prepare(folder)
-        place.tiny(Path("tiny.npz"))
         self.given: list[tuple[Any, ...]] = []  # of `read_reply`, by node: reply, what was asked, what is expected
         self.described: list[tuple[Any, ...]] = []  # of `NodeDescription.of`, by node: description, terms of the run
         config = FlowerConfig(dataset="digits", clients=6, rounds=1, min_nodes=NODES, model="linear").resolved()
@@ -90,7 +89,7 @@ class Messages(Target):
         assert bool((found.flops.isfinite() & (found.flops >= 0)).all())
         cohort = Cohort(found.ids, self.server.registry.train[found.ids], 1, clients)
         state, _ = self.server.server_side.advance(copy.deepcopy(self.before), cohort, found.upload)
-        assert all(value.isfinite().all() for _, value in _leaves(state) if value.is_floating_point()), "a mixed model"
+        assert all(value.isfinite().all() for value in _leaves(state) if value.is_floating_point()), "a mixed model"
         return "; ".join(dict.fromkeys(missing.values()))
 
     def _described(self, case: Case) -> str:
@@ -121,9 +120,9 @@ def _recording(calls: list[tuple[Any, ...]], real: Any) -> Any:
     return function
 
 
-def _leaves(tree: Any, path: str = "") -> Any:
-    for name, value in tree.items():
-        yield from [(path + name, value)] if isinstance(value, torch.Tensor) else _leaves(value, f"{path}{name}/")
+def _leaves(tree: Any) -> Iterator[torch.Tensor]:
+    for value in tree.values():
+        yield from [value] if isinstance(value, torch.Tensor) else _leaves(value)
 
 
 def _change(rng: random.Random, content: RecordDict) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feddwa.experiment import run
+from feddwa import run
 
 ROUNDS = 2
 COMMON: dict[str, Any] = {
