@@ -329,7 +329,7 @@ def test_files_of_one_name_and_other_labels_are_settings_of_their_own(several, c
     status, out, _ = call("leaderboard", "runs")
     assert (status, out.count("better")) == (0, 3)
     assert call("report", "runs", "-o", "report.html")[0] == 0
-    assert len(list(Path().glob("*.html"))) == 3
+    assert len(list(Path().glob("*.html"))) == 4  # a page each, and their index
     with pytest.raises(InputError, match=r"has label None, runs/3 has stage; give runs of one"):
         by_method(read(["runs/2", "runs/3"]))
 
