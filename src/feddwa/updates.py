@@ -21,9 +21,8 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (sh
 ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invalid", "not finite"
 OUTSIZED = "out of proportion"  # to the updates of the others
 LIMIT = 1e12  # larger values count as not finite: squared distances of such models overflow float32
-PROPORTION = 10.0  # times the median length of a cohort's updates
+PROPORTION = 100.0  # times the median length of a cohort's updates; honest clients of small cohorts reach 14 times
 STATISTICS = 1e3  # the same of other numbers, such as counts, which depend on how much data a client has
-PROPORTION = 10.0  # times the median length of a cohort's updates
 
 
 def signature(message: Message) -> Signature:

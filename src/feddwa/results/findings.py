@@ -24,7 +24,7 @@ GROWTH = 1.2  # times the loss before the first round, from which training witho
 STANDARD_ERRORS = 2.0  # above the accuracy of guessing, up to which an accuracy cannot be told from it
 ADVICE = {
     DIVERGED: "lower --lr",
-    OUTSIZED: "look at those clients, whose updates are more than ten times as long as the others'",
+    OUTSIZED: "look at those clients, whose updates are more than a hundred times as long as the others'",
     INVALID: "let every client train the same network",
     ABSENT: "lower --fault dropout",
     LATE: "give clients more time (--deadline over Flower), or lower --fault straggler",
