@@ -93,4 +93,5 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
             return tuple(shlex.split(value))
         except (ValueError, AttributeError):  # a quotation that does not end; no text
             raise InputError(f"run config {name}: got {value!r}, must be text such as 'top_k=3 turns=2'") from None
-    return params.typed(f"run config {name}", params.parse(value, kind), kind)
+    own = value if str in params.parts_of(kind) else params.parse(value, kind)  # the text "none" is a text there
+    return params.typed(f"run config {name}", own, kind)
