@@ -84,8 +84,6 @@ def reproduce_command(config: ReproduceConfig) -> int:
     require(limit is None or 0 <= limit < float("inf"), "--time-limit", limit, "a finite number, 0 or more")
     usual = default_results(config.scale) if config.spec is None else Path("runs") / Path(config.spec).stem
     store = Store(Path(config.results) if config.results else usual)
-    if config.results is None and config.spec is None and config.scale == "paper" and not store.folder.is_dir():
-        console.print(NO_RESULTS, highlight=False, soft_wrap=True)
     if config.what not in known and config.spec is not None:
         raise unknown(f"reproduce --spec {config.spec}", config.what, known)
     if config.what == "docs":
@@ -95,6 +93,8 @@ def reproduce_command(config: ReproduceConfig) -> int:
     if config.what not in known:
         raise unknown("reproduce", config.what, [*known, *EXTRAS])
     chosen = known[config.what].select(config.columns, config.methods, config.seeds, config.scale)
+    if config.results is None and config.spec is None and config.scale == "paper" and not store.folder.is_dir():
+        console.print(NO_RESULTS, highlight=False, soft_wrap=True)
     if config.dry_run:
         _dry_run(console, config, chosen, store)
         return 0
