@@ -16,6 +16,8 @@ from feddwa.data.options import DataOptions
 from feddwa.errors import InputError
 from feddwa.options.adapter import AdapterOptions
 from feddwa.options.evaluation import EvaluationOptions
+from feddwa.options.federation import FederationOptions
+from feddwa.options.privacy import PrivacyOptions
 from feddwa.options.robustness import RobustnessOptions
 from feddwa.options.tracking import TrackingOptions
 from feddwa.options.training import TrainingOptions
@@ -30,7 +32,8 @@ PLACES = {
 }  # fmt: skip
 GROUPS: dict[str, type] = {  # of their own in the help
     "search": TuningOptions, "training": TrainingOptions, "adapter": AdapterOptions, "robustness": RobustnessOptions,
-    "evaluation": EvaluationOptions, "tracking": TrackingOptions, "own data": DataOptions,
+    "privacy": PrivacyOptions, "evaluation": EvaluationOptions, "tracking": TrackingOptions,
+    "federation": FederationOptions, "own data": DataOptions,
 }  # fmt: skip
 CONFIG = "TOML file that sets options by name; those on the command line prevail."
 

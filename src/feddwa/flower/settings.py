@@ -10,33 +10,15 @@ from typing import Any
 from feddwa import params
 from feddwa.config import RunConfig
 from feddwa.errors import InputError, require, unknown
+from feddwa.options.federation import FederationOptions
 
 NO_SECRET = "noise is drawn from the run's seed, which all nodes know"
 OWN = "own"  # name of the dataset where every node has its own data
 
 
 @dataclass(frozen=True)
-class FlowerConfig(RunConfig):
+class FlowerConfig(FederationOptions, RunConfig):
     """One run over Flower."""
-
-    classes: str | None = None
-    """Names of all classes, separated by commas, where nodes have their own data and not every node has every class."""
-    samples: str | None = None
-    """Shape of samples and targets and number of classes where nodes have their own data, as a node's log says it."""
-    clients_per_node: int = 100
-    """Most clients that a node may bring which has its own data; the server holds a row for each."""
-    min_nodes: int = 1
-    """Nodes that must be online before a round begins."""
-    wait: float = 300.0
-    """Seconds to wait for them; then the run ends, and can be resumed."""
-    deadline: float = 600.0
-    """Seconds that a round waits for replies."""
-    min_clients: int = 1
-    """Updates that a round needs; with fewer, the models stay as they are."""
-    max_megabytes: float = 1024.0
-    """Largest reply that is accepted from a node, in MB."""
-    evaluate_absent: bool = True
-    """Whether clients that do not train in a round evaluate their personalised models."""
 
     @property
     def usual_partition(self) -> str | None:
@@ -55,16 +37,7 @@ class FlowerConfig(RunConfig):
         require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
         apart = self.holdout_clients
         require(not apart, "--holdout-clients", apart, "left to the simulator: `feddwa run --holdout-clients`")
-        for name in ("min_nodes", "min_clients", "clients_per_node"):
-            require(getattr(self, name) >= 1, f"--{name.replace('_', '-')}", getattr(self, name), "at least 1")
-        for name in ("wait", "deadline", "max_megabytes"):
-            value = getattr(self, name)
-            require(0 < value < float("inf"), f"--{name.replace('_', '-')}", value, "a finite number above 0")
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """`classes` as a tuple; empty where it is not given."""
-        return tuple(name.strip() for name in (self.classes or "").split(",") if name.strip())
+        self.check_federation()
 
 
 def to_run_config(config: FlowerConfig) -> dict[str, str | int | float | bool]:
