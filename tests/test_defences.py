@@ -298,20 +298,20 @@ def test_rows_of_personalised_methods_take_robust_means_of_whom_they_weight():
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedDWA(), ALGORITHMS["feddwa_plus"](), ALGORITHMS["ditto"]()])
 def test_one_loud_attacker_ruins_means_and_no_robust_ones(algorithm):
-    """An update of 1e6 times its length: honest models stay within a few lengths of where they would be."""
+    """An update of 90 times its length, just short of what is refused: honest models stay near where they would be."""
 
     def moved(*names: str) -> float:
-        run = plain_federation(algorithm, plain_net, attacks=((Scaled(1e6), 0.13),), defences=chain(*names))
+        run = plain_federation(algorithm, plain_net, attacks=((Scaled(90.0), 0.13),), defences=chain(*names))
         start = run.personal(run.everybody())[0]
         run.step()
         apart = difference(run.personal(run.everybody())[0], start)
         return float(norms(apart)[run.honest].max())
 
-    bound = 3 if algorithm.title != "Ditto" else 1e9  # whose evaluated models are pulled towards w only one round later
+    bound = 1 if algorithm.title != "Ditto" else 1e9  # whose evaluated models are pulled towards w only one round later
     for name in ("clip", *ROBUST, *([PERSONAL] if algorithm.title.startswith("FedDWA") else [])):
         assert moved(name) < bound, name
     if algorithm.title == "FedAvg":
-        assert moved() > 1e3
+        assert moved() > 2
 
 
 MIXING = {name: ALGORITHMS[name]() for name in ANYWHERE if name not in ("fedfomo", "l2c")} | {

@@ -50,6 +50,9 @@ def quick(command: str) -> list[str] | None:
         return None
     if words[0] not in ("run", "compare"):
         return words
+    if "--rounds" in words:
+        place = words.index("--rounds")
+        del words[place : place + 2]
     return [*words, "--rounds", "1", *(() if "--clients" in words else ("--clients", "6"))]
 
 

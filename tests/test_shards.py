@@ -246,7 +246,8 @@ def test_what_does_not_go_together(capsys, monkeypatch, tmp_path):
 # The commands, as they are given.
 
 ROUNDS = 24
-SMALL = ["--clients", "5", "--rounds", str(ROUNDS), "--batch-size", "40", "--device", "cpu", "--dtype", "float64"]
+FEW = ["--clients", "5", "--batch-size", "40", "--device", "cpu", "--dtype", "float64"]
+SMALL = [*FEW, "--rounds", str(ROUNDS)]
 SAME = {"clients": 5, "rounds": ROUNDS, "batch_size": 40, "device": "cpu", "dtype": "float64"}
 
 
@@ -310,7 +311,7 @@ def test_nothing_is_lost_and_nobody_is_left(tmp_path, whom, number, status, line
 
 @pytest.mark.slow
 def test_three_ranks_and_seeds_of_a_comparison(tmp_path):
-    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *SMALL, "--rounds", "2", "--quiet"]
+    words = ["compare", "--algorithms", "fedavg", "local", "--seeds", "0", "1", *FEW, "--rounds", "2", "--quiet"]
     process = python("-m", "feddwa", *words, "--workers", "3", "--out", str(tmp_path / "three"))
     assert process.communicate(timeout=120) == (f"{tmp_path / 'three'}\n", "")
     assert main([*words, "--out", str(tmp_path / "one")]) == 0

@@ -388,7 +388,7 @@ def test_published_results_are_sound():
     keys = {}
     for path, line in published():
         keys.setdefault(path, []).append((line["cell"], line["seed"]))
-        options = {**line["config"], "param": tuple(line["config"]["param"])}
+        options = {"defence": "none", **line["config"], "param": tuple(line["config"]["param"])}
         assert content.cell_name(RunConfig(**options)) == line["cell"]
         assert path.stem == line["config"]["dataset"]
         numbers = sum(len(weights) ** 2 for weights in line.get("weights", {}).values())
