@@ -8,6 +8,9 @@ SHOWN = 100  # characters of a value in an error
 class InputError(ValueError):
     """Bad input: one line that names the field, the value and what would be valid. The CLI exits with 2."""
 
+    def __init__(self, text: object = "") -> None:
+        super().__init__(one_line(text))
+
 
 class InputWarning(UserWarning):
     """What is done in another way than the user may expect: one line, which the CLI prints."""

@@ -100,7 +100,7 @@ class Campaign:
         why = f"did not end within {self.patience:g} s" if late else f"its process died ({job.process.exitcode})"
         name, seed = job.case or ("no case", self.seed)
         self.answers.append(Answer(name, seed, "", why, 0.0, {}))
-        return True
+        return job.case is not None  # one that has not come so far would not the next time
 
     def _kept(self) -> Kept:
         file = self.folder / "answers.jsonl"

@@ -172,7 +172,7 @@ def _other(kind: str, value: Any, *rest: Any) -> Any:
     dtype, shape, fill = rest
     try:
         found = np.load(io.BytesIO(value.data))
-    except (OSError, ValueError, EOFError):  # changed before
+    except Exception:  # changed before: NumPy parses the header as a Python literal, which raises many types
         return value
     found = {
         "same": found, "transposed": found.T, "one less": found[:-1] if found.ndim else found,
