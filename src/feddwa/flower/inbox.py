@@ -91,13 +91,13 @@ class Inbox:
                     raise Malformed(f"{len(parcel.missing):,} objects")
                 if not parcel.fetch(pull, self.limit):
                     continue
-                client.ConfirmMessageReceived(
-                    ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=parcel.message)
-                )
                 answers[parcel.asked] = opened(parcel.message, parcel.contents, self.limit)
             except Malformed as error:
                 answers[parcel.asked] = _invalid(error)
             self.parcels.remove(parcel)
+            client.ConfirmMessageReceived(  # the SuperLink may forget it, also where it was given up
+                ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=parcel.message)
+            )
         return answers
 
 
