@@ -98,8 +98,9 @@ def plain_config(config: FlowerConfig, clients: int, path: Path) -> RunConfig:
 
 def _options(config: FlowerConfig) -> dict[str, Any]:
     """The options that a run must be continued with, as JSON values."""
-    free = ("clients", "min_nodes", "wait", "deadline", "min_clients", "max_megabytes", "evaluate_absent")
-    found: dict[str, Any] = json.loads(json.dumps(options_of(config, leaving_out=(*WHERE_AND_HOW, *free))))
+    free = ("clients", "clients_per_node", "min_nodes", "wait", "deadline", "min_clients", "max_megabytes")
+    left_out = (*WHERE_AND_HOW, *free, "evaluate_absent")
+    found: dict[str, Any] = json.loads(json.dumps(options_of(config, leaving_out=left_out)))
     return found
 
 
