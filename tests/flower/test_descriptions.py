@@ -21,7 +21,7 @@ HUGE = 2**62
 
 
 def federation(tmp_path, nodes, least=2, **options):
-    config = FlowerConfig(min_nodes=least, wait=0.5, deadline=5.0, out=str(tmp_path / "out"), **options).resolved()
+    config = FlowerConfig(min_nodes=least, wait=0.5, deadline=300.0, out=str(tmp_path / "out"), **options).resolved()
     grid = LocalGrid(config, nodes)
     return grid, Coordinator(grid, config)
 

@@ -74,5 +74,5 @@ def _read(text: str, names: str | None) -> Samples:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Malformed):
         right = False
     if not right:
-        raise InputError(f"run config samples: got {text[:200]!r}, must be what a node says of its data, see its log")
+        raise InputError(f"run config samples: got {text[:200]!r}, must be what a run without it says that a node has")
     return Samples(inputs, targets, classes, names)

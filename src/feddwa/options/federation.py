@@ -12,7 +12,7 @@ class FederationOptions:
     classes: str | None = None
     """Names of all classes, separated by commas, where nodes have their own data and not every node has every class."""
     samples: str | None = None
-    """Shape of samples and targets and number of classes where nodes have their own data, as a node's log says it."""
+    """Shape of samples and targets, number of classes, where nodes have their own data; a run without it says it."""
     clients_per_node: int = 100
     """Most clients that a node may bring which has its own data; the server holds a row for each."""
     min_nodes: int = 1
