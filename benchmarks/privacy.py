@@ -1,7 +1,8 @@
-"""What differential privacy costs: accuracy against epsilon, each sample private; rebuilds a table of docs/privacy.md.
+"""What differential privacy costs and hides; rebuilds tables of docs/privacy.md.
 
-FEDDWA_DATA=DIR python benchmarks/privacy.py            # digits, fashion-mnist
+FEDDWA_DATA=DIR python benchmarks/privacy.py            # accuracy against epsilon on digits, fashion-mnist
 python benchmarks/privacy.py digits --quick             # two rounds, nothing written: does it work?
+python benchmarks/privacy.py labels                     # label counts against the update of the head's bias
 """
 
 import argparse
@@ -16,7 +17,10 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import feddwa
+from feddwa.build import load_task, make_engine, make_federation
+from feddwa.config import RunConfig
 from feddwa.results.palette import styles
+from feddwa.trained.audit import label_correlation
 
 DOCS = Path(__file__).parents[1] / "docs"
 PICTURE = DOCS / "images" / "privacy.png"
@@ -27,6 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of a client's samples, a batch has a 
     "fashion-mnist": {"rounds": 4, "seeds": [0], "batch_size": 100, "lr": 0.2, "model": "mlp"},
 }
 CLIP = 1.0
+LOCAL = (1000.0, 128.0, 32.0, 8.0)  # budgets at which clients noise what they send
 Row = dict[str, float]  # method -> percent
 
 
@@ -37,6 +42,35 @@ def accuracy(dataset: str, method: str, budget: float, quick: bool) -> float:
     found = feddwa.run(algorithm=method, dataset=dataset, out=False, **options, **private)
     own = [run.summary["accuracy"]["last"] for run in found.values()]
     return float(sum(own) / len(own))
+
+
+def told(method: str, budget: float, seed: int) -> float:
+    """Correlation of the first round's update of the head's bias with label counts, mean over clients; digits."""
+    private = "" if math.isinf(budget) else f"epsilon={budget:g},delta=1e-3,clip={CLIP:g},unit=local"
+    options: dict[str, Any] = {"algorithm": method, "partition": "dirichlet", "rounds": 10, "seed": seed}
+    config = RunConfig(**options, dp=private).resolved()
+    found = label_correlation(make_federation(config, make_engine(config, load_task(config))))
+    assert found is not None
+    return found
+
+
+def labels() -> str:
+    """The rows of the page: a budget each, mean over three seeds."""
+    methods = ("fedavg", "feddwa")
+    lines = ["| epsilon, `unit=local` | FedAvg | FedDWA |\n| --- | --- | --- |\n"]
+    for budget in (math.inf, *LOCAL):
+        values = [sum(told(method, budget, seed) for seed in range(3)) / 3 for method in methods]
+        name = "none" if math.isinf(budget) else f"{budget:g}"
+        lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in values)} |\n")
+        print(lines[-1], end="", flush=True)
+    return "".join(lines)
+
+
+def write(name: str, content: str) -> None:
+    """Replace a block of the page."""
+    page = (DOCS / "privacy.md").read_text(encoding="utf-8")
+    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    (DOCS / "privacy.md").write_text(block.sub(lambda match: match[1] + content + match[2], page), encoding="utf-8")
 
 
 def table(found: dict[str, dict[float, Row]]) -> str:
@@ -70,9 +104,12 @@ def draw(found: dict[str, dict[float, Row]]) -> None:
 def main() -> None:
     """Run what is asked for, print it, and write it unless --quick."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", nargs="*", choices=[[], *SETTINGS], default=[])
+    parser.add_argument("datasets", nargs="*", choices=[[], *SETTINGS, "labels"], default=[])
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    if given.datasets == ["labels"]:
+        write("labels", labels())
+        return
     found: dict[str, dict[float, Row]] = {}
     for dataset in given.datasets or SETTINGS:
         rows = found[dataset] = {}
@@ -80,14 +117,7 @@ def main() -> None:
             rows[budget] = {method: accuracy(dataset, method, budget, given.quick) for method in METHODS}
             print(dataset, budget, {name: round(value, 1) for name, value in rows[budget].items()}, flush=True)
     if not given.quick:
-        page = (DOCS / "privacy.md").read_text(encoding="utf-8")
-        new = re.sub(
-            r"(<!-- utility -->\n).*?(<!-- end -->)",
-            lambda match: match[1] + table(found) + match[2],
-            page,
-            flags=re.DOTALL,
-        )
-        (DOCS / "privacy.md").write_text(new, encoding="utf-8")
+        write("utility", table(found))
         draw(found)
 
 
