@@ -41,6 +41,7 @@ from feddwa.fit import (
 )
 from feddwa.plugins import LOSSES, by_owners
 from feddwa.recipe import check_recipe, settings_of
+from feddwa.room import placed
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -229,7 +230,8 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     options = config.participation, engine.sequential, config.chunk, config.batchnorm
     robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
     private = config.privacy, config.disclose == "all", config.rounds or 1
-    return Federation(algorithm, engine, *options, *robust, *private, config.eval_every, config.eval_clients)
+    federation = Federation(algorithm, engine, *options, *robust, *private, config.eval_every, config.eval_clients)
+    return placed(federation, config.state, config.out)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:

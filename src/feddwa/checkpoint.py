@@ -6,6 +6,8 @@ One file is one checkpoint, so there is no moment at which half of it counts: it
 renamed, and the folder is synced. The sum in the name covers every byte. The last two are kept; if the newer one is
 damaged, the older one serves. Nothing here knows what the tensors mean.
 
+Files DIR/*.rows hold what a checkpoint refers to and need not repeat (`feddwa.engine.stored`): they are synced first.
+
 Tensors come back bit for bit: type, shape, and axes along which memory is shared (the same model for everybody), which
 are written once.
 """
@@ -27,13 +29,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from feddwa.errors import one_line
-from feddwa.storage import write_named
+from feddwa.storage import replacing, sum_of, sync, write_named
 
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
 
 VERSION = 2  # of the file's content
 KEPT = 2
+ROWS = ".rows"  # suffix of files with rows
 NAME = re.compile(r"round-(\d{6,12})-([0-9a-f]{64})\.safetensors")
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -127,6 +130,8 @@ class Writer:
 
 def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
+    for rows in directory.glob(f"*{ROWS}"):
+        sync(rows)
     pieces = _pieces(round, copy, facts)
     path = write_named(directory, pieces, lambda digest: f"round-{round:06d}-{digest}.safetensors")
     for other in _all(directory):
@@ -147,16 +152,46 @@ def as_safetensors(copy: Snapshot, about: Mapping[str, Any]) -> Iterator[bytes |
 
     about: anything that JSON can hold; it stands in the file's metadata under "feddwa".
     """
+    yield _header(copy.tensors, about)[0]
+    flat = (value.reshape(-1).view(torch.uint8) for value in copy.tensors.values())
+    yield from (value.numpy().data for value in flat if len(value))
+
+
+def write_rows(
+    path: Path, like: Mapping[str, Tensor], blocks: Iterable[Mapping[str, Tensor]], about: Mapping[str, Any]
+) -> str:
+    """A file in the same format, of which a block of rows at a time is in memory; its SHA-256.
+
+    like: name -> (m, *shape), of which shapes and types count; blocks: name -> the next (k, *shape), on any device. Of
+    a name with m = 1 the first block's first row is written.
+    """
+    head, starts = _header(like, about)
+    with replacing(path) as temporary:
+        with temporary.open("wb") as file:
+            file.write(head)
+            row = 0
+            for block in blocks:
+                for name, value in block.items():
+                    own = value[:1] if len(like[name]) == 1 else value
+                    if row < len(like[name]) and own.numel():
+                        file.seek(starts[name] + row * own[0].numel() * own.element_size())
+                        file.write(own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                row += len(value)
+        found: str = sum_of(temporary).hexdigest()
+        return found
+
+
+def _header(like: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[bytes, dict[str, int]]:
+    """The first bytes of a safetensors file of such tensors, and where in the file each begins."""
     header: dict[str, Any] = {"__metadata__": {"feddwa": json.dumps(about, allow_nan=False)}}
-    flat = {name: value.reshape(-1).view(torch.uint8) for name, value in copy.tensors.items()}
     end = 0
-    for name, value in copy.tensors.items():
-        start, end = end, end + len(flat[name])
+    for name, value in like.items():
+        start, end = end, end + value.numel() * value.element_size()
         header[name] = {"dtype": DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    yield from (value.numpy().data for value in flat.values() if len(value))
+    starts = {name: 8 + len(text) + header[name]["data_offsets"][0] for name in like}
+    return len(text).to_bytes(8, "little") + text, starts
 
 
 def _read(path: Path) -> Checkpoint:

@@ -48,7 +48,7 @@ CLIENTS = 20
 # Fields that say where and how a run is made, but not what it gives, rounding apart.
 WHERE_AND_HOW = (
     "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "track", "callbacks",
-    "eval_every", "eval_clients", "eval",
+    "eval_every", "eval_clients", "eval", "state",
 )  # fmt: skip
 
 
@@ -98,6 +98,8 @@ class RunConfig(
     """BatchNorm policy: local statistics, mean of the statistics, or all-local (FedBN: scale and shift stay, too)."""
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
+    state: Literal["auto", "device", "host", "disk"] = "auto"
+    """Where all clients' models and memories live between rounds: auto takes the first with room of the others."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints, from which `feddwa resume` continues; 0 = none."""
     save_models: bool = True

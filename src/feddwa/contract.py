@@ -20,6 +20,7 @@ from torch import Tensor
 from feddwa.algorithms import Algorithm, Info, Problem
 from feddwa.batchnorm import KEPT, STATISTICS
 from feddwa.engine import Cohort, Memory, Message, Parts, ServerState, Stack, Trainer
+from feddwa.engine.rows import described
 from feddwa.engine.steps import PREFIX
 from feddwa.errors import InputError
 
@@ -129,7 +130,7 @@ class Checked(Algorithm):
                 self._broken(method, f"{what} part {part!r}; must be a name without '/'")
             if not isinstance(tensors, Mapping):
                 self._broken(method, f"{what} part {part!r} as {_kind(tensors)}; must be a mapping name -> tensor")
-            for name, value in tensors.items():
+            for name, value in described(tensors).items():
                 self._tensor(method, f"{what} part {part!r} with {name!r} as", value, rows)
 
     def _tensor(self, method: str, what: str, value: Any, rows: int | None) -> None:

@@ -17,6 +17,7 @@ from feddwa.data.describe import describe
 from feddwa.data.task import Task
 from feddwa.engine import Engine
 from feddwa.engine.fast import lockstep
+from feddwa.engine.places import DamagedRows
 from feddwa.errors import InputError
 from feddwa.federation import Federation
 from feddwa.ranks import CURRENT
@@ -108,6 +109,7 @@ def _run(
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
+        source.federation.where.move(directory.path / runs.CHECKPOINTS)
         return _finish(config, source, task, observe, callbacks, directory)
 
 
@@ -127,6 +129,7 @@ def _resume(
     if content is not None:
         return _read(path, content, task, facts)
     source = _rounds(config, task, engine)
+    source.federation.where.move(path / runs.CHECKPOINTS)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(source.federation, path, facts))
         return _finish(config, source, task, observe, callbacks, directory, past)
@@ -190,10 +193,17 @@ def resume_task(
 
 def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:
     """Bring a federation to the last checkpoint of a run directory, if that is its own; without one it stays new."""
-    found = checkpoint.latest(path / runs.CHECKPOINTS)
-    if found is not None:
+    folder = path / runs.CHECKPOINTS
+    found = checkpoint.latest(folder)
+    while found is not None:
         check_same(found.facts, facts, path)
-        federation.restore(found.round, found.tree)
+        older = checkpoint.latest(folder, below=found.round)
+        try:
+            federation.restore(found.round, found.tree, [] if older is None else [older.tree])
+            break
+        except (OSError, DamagedRows) as error:
+            checkpoint.to_stderr(f"{found.path}: damaged checkpoint, not used: {error}")
+            found = older
     return found
 
 

@@ -12,7 +12,7 @@ from feddwa.attacks.attackers import Attackers, Shares
 from feddwa.defences.chain import UNDEFENDED, Defences
 from feddwa.engine import Cohort, Engine, Memory, Message, Parts, Scores, ServerState, Stack, keys, map_scores
 from feddwa.engine.evaluate import spread, unknown
-from feddwa.engine.rows import put_parts, take_parts, to_devices
+from feddwa.engine.rows import put_parts, take_parts
 from feddwa.faults import HEALTHY, Faults
 from feddwa.ledger import Costs, message_bytes
 from feddwa.options.privacy import PUBLIC, Privacy
@@ -22,6 +22,7 @@ from feddwa.privacy.mechanism import NOTHING
 from feddwa.privacy.plan import Plan, begin_privately, planned
 from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
+from feddwa.state import MEMORY, ROWS, SERVER, State
 from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OUTSIZED
 
 
@@ -57,6 +58,7 @@ class Federation:
     eval_every: int = 1  # rounds from one evaluation to the next
     eval_clients: int | None = None  # clients that are evaluated then; None = all
     round: int = 0  # finished rounds
+    where: State = field(default_factory=State)  # the rows of all clients
     attackers: Attackers = field(init=False)
     plan: Plan | None = field(init=False)  # of what is private
     nothing: Message = field(init=False)  # the upload of nobody (0, ...), where something is private
@@ -106,7 +108,8 @@ class Federation:
                 reasons = self._reasons(cohort, sent)
                 missing |= {client: why for client, why in zip(cohort.ids.tolist(), reasons, strict=True) if why}
                 moved = _places(reasons, (None, LATE))
-                self.memory = put_parts(self.memory, cohort.ids[moved], take_parts(memory, moved))
+                new = put_parts(self.memory, cohort.ids[moved], take_parts(memory, moved))
+                self.memory = self.where.settled(MEMORY, new)
                 counted = _places(reasons, (None,))
                 cohort = cohort.only(counted)
                 upload, sent, memory = (take_parts(parts, counted) for parts in (upload, sent, memory))
@@ -121,7 +124,8 @@ class Federation:
                 after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory, evaluated)
         if len(cohort) or self.server_side.mechanism.central:  # noise alone, where nobody takes part
             with costs.phase("server", device), costs.serving():
-                self.server, info = self.server_side.advance(self.server, cohort, sent)
+                new, info = self.server_side.advance(self.server, cohort, sent)
+                self.server = self.where.settled(SERVER, new)
         info = info if len(cohort) else {}  # of nobody there is nothing to report
         self.round += 1
         with costs.phase("evaluate", device):
@@ -153,12 +157,19 @@ class Federation:
 
     def state(self) -> Mapping[str, Parts]:
         """Everything that the coming rounds depend on, besides the number of the round."""
-        return {"server": self.server, "memory": self.memory, "scores": {"all": self.scores.named()}}
+        sides = {SERVER: self.where.tree(SERVER, self.server), MEMORY: self.where.tree(MEMORY, self.memory)}
+        return {**sides, "scores": {"all": self.scores.named()}, ROWS: self.where.marks()}
 
-    def restore(self, round: int, state: Mapping[str, Parts]) -> None:
-        """Go back to where `state` was taken, after so many rounds."""
-        self.server = to_devices(state["server"], self.server)  # some tensors stay on the CPU, whatever the device
-        self.memory = to_devices(state["memory"], self.memory)
+    def place(self, where: State) -> None:
+        """Before the first round: let the rows of all clients live there."""
+        self.where = where
+        self.server = where.placed(SERVER, self.server, self.clients)
+        self.memory = where.placed(MEMORY, self.memory, self.clients)
+
+    def restore(self, round: int, state: Mapping[str, Parts], older: Sequence[Mapping[str, Parts]] = ()) -> None:
+        """Go back to where `state` was taken, after so many rounds; older: states of other checkpoints that stay."""
+        sides = self.where.restored({SERVER: self.server, MEMORY: self.memory}, state, older)
+        self.server, self.memory = sides[SERVER], sides[MEMORY]
         self.scores, self.round = Scores.of(state["scores"]["all"]), round
         self.evaluated = self._due()
 

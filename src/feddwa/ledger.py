@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from feddwa.engine import Message
-from feddwa.engine.rows import Picked, tensors
+from feddwa.engine.rows import described, tensors
 
 
 def message_bytes(message: Message) -> int:
-    """Bytes of one client's message: everything in it, whatever it is. Rows that are picked are not looked at."""
-    sources = {part: stack.stack if isinstance(stack, Picked) else stack for part, stack in message.items()}
-    return sum(value.shape[1:].numel() * value.element_size() for _, value in tensors(sources))
+    """Bytes of one client's message: everything in it, whatever it is. Lazy rows are not looked at."""
+    known = {part: described(stack) for part, stack in message.items()}
+    return sum(value.shape[1:].numel() * value.element_size() for _, value in tensors(known))
 
 
 @dataclass

@@ -39,7 +39,7 @@ from feddwa.engine.evaluate import PARTS, MetricError, score_names, spread, unkn
 from feddwa.engine.features import feature_width
 from feddwa.engine.memory import rows_that_fit
 from feddwa.engine.network import head_parameters, trainable
-from feddwa.engine.rows import concat, repeat, row, take, take_parts
+from feddwa.engine.rows import concat, loaded, repeat, row, take, take_parts
 from feddwa.engine.steps import named
 from feddwa.errors import InputError
 from feddwa.privacy.mechanism import NOTHING, Mechanism, without_state
@@ -120,7 +120,8 @@ class ClientSide:
         uploads, memories, flops = [], [], []
         for block in self._blocks(ids):
             trainer, algorithm = self._trainer(ids[block], round), self._checked(round, len(block))
-            message, own = self.batchnorm.receive(take_parts(download, block), take_parts(memory, block))
+            given = (loaded(take_parts(parts, block)) for parts in (download, memory))
+            message, own = self.batchnorm.receive(*given)
             with self._named(ids[block], round):
                 upload, own = algorithm.client(trainer, message, own)
                 upload, own = self.batchnorm.reply(upload, own, algorithm.trained(upload, own))
@@ -182,8 +183,8 @@ class ClientSide:
     ) -> Iterator[tuple[Tensor, Stack, Stack]]:
         """(ids, models, BatchNorm statistics) of block after block."""
         for block in self._blocks(ids):
-            own, delivered = ids[block], take_parts(message, block)
-            delivered, state = self.batchnorm.receive(delivered, take_parts(memory, block))
+            own, delivered = ids[block], loaded(take_parts(message, block))
+            delivered, state = self.batchnorm.receive(delivered, loaded(take_parts(memory, block)))
             trainer = self._trainer(own, round)
             trainer.accounted = False
             model, state = self._checked(round, len(own)).personal(trainer, delivered, state)

@@ -49,12 +49,12 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
 
 def _take_place(temporary: Path, path: Path) -> None:
     """Rename a file that is on the disk; the rename alone may be undone by a loss of power."""
-    _sync(temporary)
+    sync(temporary)
     os.replace(temporary, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until the disk has a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -260,7 +260,7 @@ def test_labels_that_are_all_there_need_no_mask():
 
 
 def test_federations_in_lockstep_share_the_memory(monkeypatch):
-    monkeypatch.setattr("feddwa.engine.memory._free_bytes", lambda device: 10**8)
+    monkeypatch.setattr("feddwa.engine.memory.free_bytes", lambda device: 10**8)
     engine = make_engine(plain_net)
     alone = rows_that_fit(engine)
     assert alone > 3

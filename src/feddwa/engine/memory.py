@@ -57,14 +57,15 @@ def _measured(engine: Engine) -> int:
     per_client = (allocations.total + MODELS_PER_CLIENT * model + states) * engine.lockstep
     device, ranks = engine.data.device, engine.ranks
     sharing = 1 if ranks is None else ranks.sharing(device)
-    return int(max(1, 0.5 * _free_bytes(device) // (per_client * sharing)))
+    return int(max(1, 0.5 * free_bytes(device) // (per_client * sharing)))
 
 
 def _size(parts: Parts) -> int:
     return sum(value.numel() * value.element_size() for _, value in tensors(parts))
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a device's memory that nobody has."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

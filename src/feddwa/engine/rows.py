@@ -4,6 +4,7 @@ Nothing here mutates its arguments.
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,38 @@ from torch import Tensor
 from feddwa.engine.types import Model, Parts, Stack
 
 
+class LazyRows(Mapping[str, Tensor]):
+    """A stack whose tensors exist only while somebody looks at them. The functions of this module work on it, too."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """m."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> Stack:
+        """The rows at `index` (k,)."""
+
+    @abstractmethod
+    def only(self, names: Iterable[str]) -> Stack:
+        """Only these parameters."""
+
+    @abstractmethod
+    def described(self) -> Stack:
+        """Shapes and types of the tensors, without values: tensors (m, *shape) of the device "meta"."""
+
+    def put(self, index: Tensor, new: Stack) -> Stack:
+        """The same with the rows at `index` (k,) replaced by those of `new`."""
+        return put(dict(self), index, new)
+
+    def loaded(self) -> Stack:
+        """The stack as it is to be worked on."""
+        return self
+
+
 @dataclass(frozen=True)
-class Picked(Mapping[str, Tensor]):
-    """Rows of a stack by reference: row i is stack[index[i]], and exists only while somebody looks at it."""
+class Picked(LazyRows):
+    """Rows of a stack by reference: row i is stack[index[i]]."""
 
     stack: Stack  # (n, *shape)
     index: Tensor  # (m,) int64, on the CPU
@@ -28,6 +58,24 @@ class Picked(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.stack)
+
+    @property
+    def rows(self) -> int:
+        """m."""
+        return len(self.index)
+
+    def take(self, index: Tensor) -> Stack:
+        """See LazyRows."""
+        return Picked(self.stack, self.index[index])
+
+    def only(self, names: Iterable[str]) -> Stack:
+        """See LazyRows."""
+        return Picked(only(self.stack, names), self.index)
+
+    def described(self) -> Stack:
+        """See LazyRows."""
+        known = described(self.stack)
+        return {name: value.new_empty(self.rows, *value.shape[1:], device="meta") for name, value in known.items()}
 
 
 def repeat(model: Mapping[str, Tensor], m: int) -> Stack:
@@ -46,11 +94,11 @@ def zeros(model: Mapping[str, Tensor]) -> Model:
 
 
 def take(stack: Stack, index: Tensor) -> Stack:
-    """The rows at `index` (k,). All of them in order are the stack as it is; shared and picked rows stay such."""
+    """The rows at `index` (k,). All of them in order are the stack as it is; shared and lazy rows stay such."""
     if len(index) == count(stack) and torch.equal(index.cpu(), torch.arange(len(index))):
         return stack
-    if isinstance(stack, Picked):
-        return Picked(stack.stack, stack.index[index])
+    if isinstance(stack, LazyRows):
+        return stack.take(index)
     places = {device: index.to(device) for device in {value.device for value in stack.values()}}
     return {
         name: value[0].expand(len(index), *value.shape[1:])
@@ -64,16 +112,22 @@ def put(stack: Stack, index: Tensor, new: Stack) -> Stack:
     """`stack` with the rows at `index` (k,) replaced by those of `new`."""
     if len(index) == count(stack):  # everybody: index is ascending, so it is 0..m-1
         return new
+    if isinstance(stack, LazyRows):
+        return stack.put(index, new)
     return {name: value.index_copy(0, index.to(value.device), new[name]) for name, value in stack.items()}
 
 
 def count(stack: Stack) -> int:
     """The number of rows, m; 0 if there is nothing in them."""
+    if isinstance(stack, LazyRows):
+        return stack.rows
     return next((len(value) for value in stack.values()), 0)
 
 
 def only(stack: Stack, names: Iterable[str]) -> Stack:
     """Only these parameters."""
+    if isinstance(stack, LazyRows):
+        return stack.only(names)
     return {name: stack[name] for name in names}
 
 
@@ -147,6 +201,16 @@ def take_parts(parts: Parts, index: Tensor) -> Parts:
 def put_parts(parts: Parts, index: Tensor, new: Parts) -> Parts:
     """`parts` with the clients at `index` replaced by `new`, part by part."""
     return {part: put(stack, index, new[part]) for part, stack in parts.items()}
+
+
+def described(stack: Stack) -> Stack:
+    """Name -> (m, *shape), of whose shapes and types one can be sure, not of their values."""
+    return stack.described() if isinstance(stack, LazyRows) else stack
+
+
+def loaded(parts: Parts) -> Parts:
+    """Parts as they are to be worked on: rows that live elsewhere are brought to their device."""
+    return {part: stack.loaded() if isinstance(stack, LazyRows) else stack for part, stack in parts.items()}
 
 
 def row_of_parts(parts: Parts, number: int) -> dict[str, Model]:

@@ -37,6 +37,7 @@ class FlowerConfig(FederationOptions, RunConfig):
         require(self.eval == "clients", "--eval", self.eval, "clients: over Flower nobody has all clients' test data")
         apart = self.holdout_clients
         require(not apart, "--holdout-clients", apart, "left to the simulator: `feddwa run --holdout-clients`")
+        require(self.state == "auto", "--state", self.state, "left to the simulator: `feddwa run --state`")
         self.check_federation()
 
 

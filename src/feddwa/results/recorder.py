@@ -12,9 +12,10 @@ import torch
 from feddwa.callbacks import NOBODY, Callbacks, Entry
 from feddwa.checkpoint import Tree
 from feddwa.config import RunConfig
-from feddwa.engine import map_scores
+from feddwa.engine import Stack, map_scores
 from feddwa.federation import Federation
 from feddwa.objects import shown
+from feddwa.personal import PersonalRows
 from feddwa.plugins import label
 from feddwa.results import metrics, runs
 from feddwa.results.early_stop import EarlyStop
@@ -24,7 +25,8 @@ from feddwa.results.weights import Weights
 from feddwa.results.weights import read as read_weights
 from feddwa.trained.card import ModelCard
 from feddwa.trained.newcomers import HeldOut
-from feddwa.trained.store import TrainedModels, scored
+from feddwa.trained.store import MODELS, TrainedModels, scored
+from feddwa.trained.store import read as read_models
 
 NAMES = ("algorithm", "dataset", "partition", "model")  # options that a summary tells
 Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
@@ -101,15 +103,20 @@ class SimulatedRounds:
         """The personalised models after the last round, made once more as they were made to be evaluated."""
         if self._models is None:  # no cached_property: its lock would be held where lockstep waits for other runs
             federation = self.federation
-            model, buffers = federation.personal(federation.everybody())
             card = scored(self.card, federation.scores, federation.round)
-            self._models = TrainedModels(card, {**model, **buffers}, federation.engine.module)
+            self._models = TrainedModels(card, self._stack(), federation.engine.module)
         return self._models
 
     def spent(self) -> dict[str, Any]:
         """The privacy that has been spent."""
         plan = self.federation.plan
         return {} if plan is None else {"privacy": plan.spent(self.federation.round)}
+
+    def _stack(self) -> Stack:
+        if self.federation.where.stores:
+            return PersonalRows.of(self.federation)
+        model, buffers = self.federation.personal(self.federation.everybody())
+        return {**model, **buffers}
 
     def names(self, config: RunConfig) -> dict[str, Any]:
         """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
@@ -188,7 +195,7 @@ def _record(
             directory.add(*entry)
         callbacks.round(entry)  # before the checkpoint: what a callback has not seen comes again after a resume
         if directory is not None:
-            if entry.result is not None:
+            if entry.result is not None and directory.due(source.finished):
                 directory.keep(source.finished, *source.checkpoint(), time.perf_counter() - start, source.durable)
         elif entry.result is not None and "weights" in entry.result.info:
             matrix = entry.result.info["weights"].cpu().numpy()
@@ -201,4 +208,6 @@ def _record(
     if directory is None:
         return Recorded(summary, lines, weights, trained)
     directory.finish(lines, summary, made_by(device), trained)
+    if isinstance(trained.stack, PersonalRows) and (directory.path / MODELS).exists():
+        trained = read_models(directory.path)  # the federation is no longer needed
     return Recorded(summary, lines, read_weights(directory.path), trained)

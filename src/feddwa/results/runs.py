@@ -7,7 +7,7 @@ metrics.jsonl         a line a round (and a last one: the models that the run de
 clients.jsonl         every client's accuracy, a line a round; the last one has the clients' names, where there are any
 weights.journal       P of every round with its cohort, a record a round, until the run is finished
 weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
-checkpoint/           the whole state after the last two rounds, until the run is finished
+checkpoint/           the state after the last two rounds, until the run is finished; *.rows: rows of clients (--state)
 models.safetensors    of a finished run: every client's model as it was evaluated (feddwa.trained.store)
 model.json            what has to be known to use them
 SHA256SUMS            of a finished run's files, as `sha256sum --check` reads them
@@ -101,18 +101,21 @@ class RunDirectory:
         if result is not None and "weights" in result.info:
             self._append(JOURNAL, weights.journal_record(line["round"], result.cohort.ids, result.info["weights"]))
 
+    def due(self, round: int) -> bool:
+        """Whether a checkpoint is due after a round."""
+        every = self._config.checkpoint_every
+        return bool(every) and (round % every == 0 or round == self._config.rounds)
+
     def keep(
         self, round: int, state: checkpoint.Tree, facts: Mapping[str, Any], seconds: float, durable: bool = False
     ) -> None:
-        """Where a checkpoint is due, keep the state after a round, facts about it, and where the files stand by now.
+        """Keep the state after a round, facts about it, and where the files stand by now.
 
         durable: wait until it is on the disk.
         """
-        every = self._config.checkpoint_every
-        if every and (round % every == 0 or round == self._config.rounds):
-            files = {name: file.mark() for name, file in self._files.items()}
-            facts = {**self._facts, **facts, "files": files, "seconds": seconds}
-            self._writer.save(round, state, facts, before=self._sync)
+        files = {name: file.mark() for name, file in self._files.items()}
+        facts = {**self._facts, **facts, "files": files, "seconds": seconds}
+        self._writer.save(round, state, facts, before=self._sync)
         if durable:
             self._writer.wait()
 

@@ -26,9 +26,10 @@ from feddwa.data.federated import EVALUATED
 from feddwa.data.inputs import inputs_of
 from feddwa.engine import Engine, Scores, Stack
 from feddwa.engine.network import head_name
-from feddwa.engine.rows import row
+from feddwa.engine.rows import only, row, take
 from feddwa.engine.sequential import load
 from feddwa.errors import InputError, one_line
+from feddwa.personal import PersonalRows
 from feddwa.sides import adds_layers
 from feddwa.storage import write_whole
 from feddwa.trained.card import ModelCard, finite, from_text, percent, plain
@@ -55,14 +56,15 @@ class TrainedModels:
     def as_trained(self, client: str | int) -> nn.Module:
         """The same with adapters as layers of their own, beside the frozen ones."""
         module = copy.deepcopy(self.network).cpu()
-        load(module, row(self.stack, self.card.client(client)))
+        own = take(self.stack, torch.tensor([self.card.client(client)]))
+        load(module, row(own, 0))
         return module.eval()
 
     def parts(self) -> tuple[Stack, Stack]:
         """Parameters and buffers, (N, *shape) each."""
         names = [name for name, _ in self.network.named_parameters()]
-        buffers = {name: value for name, value in self.stack.items() if name not in names}
-        return {name: self.stack[name] for name in names if name in self.stack}, buffers
+        buffers = [name for name in self.stack if name not in names]
+        return only(self.stack, [name for name in names if name in self.stack]), only(self.stack, buffers)
 
     def in_memory(self) -> "TrainedModels":
         """The same, copied from the file; what clients share is there once."""
@@ -126,8 +128,12 @@ def write(
     """
     card, sums = dataclasses.replace(trained.card, run=dict(run), missing=left_out or trained.card.missing), {}
     if not card.missing:
-        content = checkpoint.as_safetensors(checkpoint.snapshot(trained.stack), {"clients": len(card.clients)})
-        sums[MODELS] = write_whole(folder / MODELS, content)
+        about, stack = {"clients": len(card.clients)}, trained.stack
+        if isinstance(stack, PersonalRows):
+            sums[MODELS] = checkpoint.write_rows(folder / MODELS, stack.stored(), stack.blocks(), about)
+        else:
+            content = checkpoint.as_safetensors(checkpoint.snapshot(stack), about)
+            sums[MODELS] = write_whole(folder / MODELS, content)
     return {**sums, CARD: write_whole(folder / CARD, card.to_text())}
 
 
