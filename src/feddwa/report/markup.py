@@ -1,5 +1,6 @@
 """Pieces of HTML that pages are made of."""
 
+import lzma
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -7,7 +8,16 @@ from importlib import resources
 
 def template(name: str) -> str:
     """The text of a file of the template."""
-    return resources.files("feddwa.report").joinpath("template", *name.split("/")).read_text(encoding="utf-8")
+    return _file(name).decode()
+
+
+def library() -> str:
+    """Apache ECharts, which is kept compressed."""
+    return lzma.decompress(_file("echarts/echarts.min.js.xz")).decode()
+
+
+def _file(name: str) -> bytes:
+    return resources.files("feddwa.report").joinpath("template", *name.split("/")).read_bytes()
 
 
 def sentence(words: str) -> str:

@@ -16,7 +16,7 @@ from feddwa.errors import InputError, counted
 from feddwa.report import facts
 from feddwa.report.collect import collect
 from feddwa.report.costs import cost_table
-from feddwa.report.markup import sentence, table, template
+from feddwa.report.markup import library, sentence, table, template
 from feddwa.report.setup import setup
 from feddwa.results import newcomers
 from feddwa.results.methods import Method, by_method, clients_in_words
@@ -84,7 +84,7 @@ def document(title: str, body: str, numbers: Mapping[str, Any], scripts: Sequenc
         body=body,
         footer=f"Made by feddwa {__version__}. Charts: Apache ECharts 6.1.0 (Apache-2.0), inside this file.",
         payload=base64.b64encode(gzip.compress(payload, 9, mtime=0)).decode(),
-        library=template("echarts/echarts.min.js"),
+        library=library(),
         script="\n".join(template(f"{name}.js") for name in (*SHARED, *(["live"] if live else []), *scripts)),
     )
 
