@@ -172,7 +172,7 @@ def test_the_headline_is_about_the_best_whichever_it_is(runs, tmp_path):
         "FedAvg leads with 90.0 %: +20.0 points over training alone (Local, 70.0 %); 8 of 8 clients gained by joining."
     )
     assert facts.story(methods)[0] == "Behind FedAvg: FedDWA 80.0 % (-10.0 points), Local 70.0 % (-20.0 points)."
-    assert facts.story(methods)[1] == "With FedAvg nobody lost by joining; the most gained 20.0 points."
+    assert facts.story(methods)[1] == "With FedAvg nobody lost by joining; the largest gain is 20.0 points."
     assert [card.value for card in facts.cards(methods)][:3] == ["90.0 %", "+20.0 points", "8 of 8"]
     assert all("FedAvg" in card.label for card in facts.cards(methods)[:-1])  # the last is what guessing has
     assert not any("FedDWA" in sentence for sentence in (facts.headline(methods), *facts.story(methods)[1:]))

@@ -91,7 +91,7 @@ def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
         "seed": run.seed,
         "scores": [_tidy(clients, 1 if percent else 6) for clients in run.scores.T],  # of a client, round by round
         "final": _tidy(run.final, 2 if percent else 6),
-        "gain": None if gain is None else _tidy(gain, 2 if percent else 6),
+        "gain": None if gain is None else _tidy(gain, 15),  # exact: what counts as a gain is the same as in Python
         "frames": [_frame(each, run.scores.shape[1]) for each in _chosen(run.weights, step)],
         "clusters": None if not run.weights else clusters(run.weights, run.scores.shape[1]).tolist(),
         "rounds": [each.round for each in run.weights],  # of the flow: not every round has weights, or stores them

@@ -8,6 +8,7 @@ import numpy as np
 
 from feddwa import doctor
 from feddwa.config import RunConfig
+from feddwa.errors import counted
 from feddwa.plugins import label
 from feddwa.results.collaboration import flow
 from feddwa.results.compare import Gain, gain_over, lead_over, local_runs, reference, unequal_seeds
@@ -238,8 +239,9 @@ def _joining(main: Method, methods: Sequence[Method]) -> str:
         return f"Whether joining paid is not known: {why}{'.' if failed else ' to compare with.'}"
     worse, level = int((gain.clients < -gain.level).sum()), int((np.abs(gain.clients) <= gain.level).sum())
     stayed, amount = f", {level} stayed level" if level else "", main.measure.amount
-    lost = f"{worse} lost by joining (up to {amount(-gain.clients.min())})" if worse else "nobody lost by joining"
-    return f"With {main.name} {lost}{stayed}; the most gained {amount(gain.clients.max())}."
+    who = counted(worse, "client")
+    lost = f"{who} lost by joining (up to {amount(-gain.clients.min())})" if worse else "nobody lost by joining"
+    return f"With {main.name} {lost}{stayed}; the largest gain is {amount(gain.clients.max())}."
 
 
 def _partners(main: Method) -> str:

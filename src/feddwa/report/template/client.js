@@ -112,7 +112,7 @@ function oneClient() {
       legend: { type: "scroll", top: 0, left: 40, right: 8, itemWidth: 12, itemHeight: 12, icon: "roundRect", textStyle: { color: style("--soft") }, selectedMode: false },
       grid: { left: 48, right: 10, top: 32, bottom: 40 },
       xAxis: axis({ type: "value", name: "round", ...below, nameGap: 24, minInterval: 1, min: rounds[0][0], max: Math.max(rounds.at(-1)[0], rounds[0][0] + 1), splitLine: { show: false } }),
-      yAxis: axis({ type: "value", max: data.partners ? "dataMax" : 100, axisLabel: { formatter: (value) => percent(value, 0) } }),
+      yAxis: axis({ type: "value", max: data.partners ? undefined : 100, axisLabel: { formatter: (value) => percent(value, 0) } }),
       tooltip: tooltip({ trigger: "axis", formatter: (points) => tip(`round ${points[0].axisValue}`, points.map((point) => [point.color, point.seriesName, percent(point.value[1])])) }),
       series: parts.map(([label, weight, color]) => ({ name: label, type: "line", stack: "all", showSymbol: rounds.length === 1, color, lineStyle: { width: 0 }, areaStyle: { opacity: 0.8 }, emphasis: { disabled: true },
         data: rounds.map(([round, row]) => [round, 100 * weight(row)]) })),

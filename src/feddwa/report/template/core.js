@@ -142,6 +142,7 @@ function clientLabels(partition) {
   const longest = partition ? Math.max(...partition.names.map((name) => name.length)) : 0;
   return {
     label: { formatter: (value) => nameOfClient(Number(value), partition), width: 110, overflow: "truncate" },
+    every: (clients, places) => (clients > places ? Math.ceil(clients / places) - 1 : "auto"), // so few labels that none touch
     room: Math.min(110, Math.max(0, 6 * (longest - 3))),
   };
 }

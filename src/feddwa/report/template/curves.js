@@ -87,7 +87,7 @@ function curves() {
       name: method.name, type: "line", showSymbol: cost, symbolSize: 5, z: leads ? 5 : 3, color: colour,
       lineStyle: { width: leads ? 3 : 2, type: method.dash }, connectNulls: true, data: points(method, mean), emphasis: { disabled: true },
       markPoint: marked(method) && ends ? { silent: true, symbol: "circle", symbolSize: 9, data: [{ coord: ends }], itemStyle: { color: style("--paper"), borderColor: colour, borderWidth: 2 },
-        label: { formatter: method.mark, position: "top", color: style("--ink"), fontSize: 11, align: place > mean.length / 2 ? "right" : "left" } } : undefined,
+        label: { formatter: method.mark, position: data.methods.indexOf(method) % 2 ? "bottom" : "top", color: style("--ink"), fontSize: 11, align: place > mean.length / 2 ? "right" : "left" } } : undefined,
     };
     if ($("band").value === "none" || !low || cost) return [main];
     const edge = { type: "line", name: "band", stack: `band ${method.name}`, stackStrategy: "all", symbol: "none", silent: true,

@@ -9,7 +9,7 @@ function explorer() {
   const main = withWeights.find((run) => run.method === data.lead) || withWeights[0];
   fill($("run"), withWeights.map((each) => [nameOf(each), called(each)]), nameOf(main));
   let timer = null;
-  const state = { run: runOf($("run").value), frame: 0, client: chosen.client, order: [], weights: new Map(), pick: choose, partition, groups, labels, borders, stop, go };
+  const state = { run: runOf($("run").value), frame: 0, top: 1, client: chosen.client, order: [], weights: new Map(), pick: choose, partition, groups, labels, borders, stop, go };
   select();
   state.weights = decode(state.run.frames[state.frame]);
   const graph = weightGraph(state), views = [weightMap(state), graph, weightFlow(state)];
@@ -34,6 +34,7 @@ function explorer() {
     $("round").max = frames.length - 1;
     const place = frames.findIndex((each) => each.round >= looked.round);
     state.frame = looked.round === null || place < 0 ? frames.length - 1 : place;
+    state.top = strongest(frames);
     sort();
   }
 
@@ -87,6 +88,15 @@ function explorer() {
     $("play").textContent = "▶ Play";
     $("play").setAttribute("aria-label", "Play the rounds");
   }
+}
+
+// The largest weight that anybody gives to another client in any of these rounds: the darkest shade of the map.
+function strongest(frames) {
+  let most = 0;
+  frames.forEach(({ rows }) => rows.forEach(([places, codes], i) => codes.forEach((code, j) => {
+    if ((places ? places[j] : j) !== i) most = Math.max(most, code);
+  })));
+  return most ? (most * most) / 65025 : 1;
 }
 
 // client -> Map(partner -> weight) of everybody who took part; see _frame in collect.py.

@@ -19,7 +19,7 @@ function weightFlow(state) {
       : [["its own", 0, "#8a8f98"], ["from others", 2, hue({ light: "#0072b2", dark: "#4aa8e0" })]];
     const rounds = state.run.rounds, first = rounds[0], last = rounds.at(-1);
     return {
-      legend: { top: 0, left: 44, itemWidth: 12, itemHeight: 12, icon: "roundRect", textStyle: { color: style("--soft") }, selectedMode: false },
+      legend: { type: "scroll", top: 0, left: 44, right: 8, itemWidth: 12, itemHeight: 12, icon: "roundRect", textStyle: { color: style("--soft") }, selectedMode: false },
       grid: { left: 52, right: 18, top: 30, bottom: 42 },
       xAxis: axis({ type: "value", min: first, max: Math.max(last, first + 1), name: "round", ...below, nameGap: 24, minInterval: 1, splitLine: { show: false } }),
       yAxis: axis({ type: "value", min: 0, max: 100, interval: 50, axisLabel: { formatter: "{value} %" } }),

@@ -16,10 +16,10 @@ function gain() {
     $("gain-note").textContent =
       `${data.measure.name[0].toUpperCase()}${data.measure.name.slice(1)} after the last round, compared with the same client training alone. With ${nameOf(run)}, ${better} of ${run.gain.length} clients gained, ` +
       `${worse} lost and ${run.gain.length - better - worse} stayed level. A client with few test samples moves in big steps.`;
-    const { label, room } = clientLabels(partition);
+    const { label, room, every } = clientLabels(partition);
     return {
       grid: { left: 52, right: 18, top: 30, bottom: 46 + room },
-      xAxis: axis({ type: "category", data: order.map(String), axisLabel: { ...label, rotate: room ? 90 : 0 }, name: "client, from the one that gained most", ...below, nameGap: 28 + room }),
+      xAxis: axis({ type: "category", data: order.map(String), axisLabel: { ...label, rotate: room ? 90 : 0, interval: every(order.length, $("gain-chart").clientWidth / 22) }, name: "client, from the one that gained most", ...below, nameGap: 28 + room }),
       yAxis: axis({ type: "value", name: data.measure.gains, nameTextStyle: { align: "left", color: style("--soft") } }),
       tooltip: tooltip({ trigger: "axis", axisPointer: { type: "shadow" }, formatter: ([point]) => {
         const client = Number(point.name), local = run.final[client] - data.measure.sign * run.gain[client];

@@ -20,8 +20,8 @@ function weightGraph(state) {
   function graph() {
     const n = state.order.length, label = state.labels(), gap = state.borders(), paint = state.groups() || state.run.clusters;
     const cuts = label ? state.order.filter((_, i) => gap(i)).length + 1 : 0;
-    const size = Math.max(8, Math.min(22, 420 / n));
-    const margin = 34 + 0.7 * clientLabels(state.partition()).room;
+    const size = Math.max(3, Math.min(22, 800 / n));
+    const { room } = clientLabels(state.partition()), margin = room ? 30 + Math.min(90, room + 20) : 34;
     let at = 0;
     const strength = (i, j) => state.weights.get(i)?.get(j) || 0;
     const nodes = state.order.map((each, i) => {
@@ -30,7 +30,7 @@ function weightGraph(state) {
       const away = !state.weights.has(each);
       return {
         name: String(each), x: Math.cos(angle), y: Math.sin(angle), symbolSize: size,
-        itemStyle: { color: groupHue(paint[each]), opacity: away ? 0.25 : 1, borderColor: each === state.client ? style("--bad") : style("--paper"), borderWidth: each === state.client ? 3 : 1 },
+        itemStyle: { color: groupHue(paint[each]), opacity: away ? 0.25 : 1, borderColor: each === state.client ? style("--bad") : style("--paper"), borderWidth: each === state.client ? 3 : n > 60 ? 0 : 1 },
         label: { show: n <= 60, formatter: () => nameOfClient(each, state.partition()), width: 90, overflow: "truncate", color: style("--ink"), fontSize: 11, align: margin > 34 ? beside(angle) : "center", verticalAlign: "middle",
           position: [size / 2 + Math.cos(angle) * (size / 2 + 11), size / 2 + Math.sin(angle) * (size / 2 + 11)] },
       };
@@ -53,7 +53,7 @@ function weightGraph(state) {
           ? tip(clientName(item.name, state.partition()), [["", "keeps of its own model", percent(100 * strength(Number(item.name), Number(item.name)))]])
           : tip(`client ${nameOfClient(item.target, state.partition())} takes from client ${nameOfClient(item.source, state.partition())}`, [["", "weight", percent(100 * item.value)]]),
       }),
-      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: margin, bottom: margin, data: nodes, links, roam: false,
+      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: 44, bottom: 44, data: nodes, links, roam: false,
         emphasis: { focus: "adjacency" }, labelLayout: { hideOverlap: false } }],
     };
   }
@@ -61,6 +61,6 @@ function weightGraph(state) {
   // Names go away from the circle, to the left or to the right of it.
   function beside(angle) {
     const side = Math.cos(angle);
-    return Math.abs(side) < 0.2 ? "center" : side > 0 ? "left" : "right";
+    return Math.abs(side) < 0.08 ? "center" : side > 0 ? "left" : "right";
   }
 }

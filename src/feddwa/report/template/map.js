@@ -58,7 +58,7 @@ function weightMap(state) {
     state.weights.forEach((row, client) => { // who took no part has no squares
       const i = place.get(client);
       present.forEach((j) => paint(i, j, shades[0]));
-      row.forEach((weight, partner) => paint(i, place.get(partner), weight < 0 ? bad : shades[Math.round(255 * Math.sqrt(Math.min(1, weight)))]));
+      row.forEach((weight, partner) => paint(i, place.get(partner), weight < 0 ? bad : shades[Math.round(255 * Math.sqrt(Math.min(1, weight / state.top)))]));
     });
     small.getContext("2d").putImageData(image, 0, 0);
     large.width = large.height = n * Math.ceil(FINEST / n);
@@ -89,7 +89,7 @@ function weightMap(state) {
       dataZoom: [{ ...moved, xAxisIndex: 0, start: looked.zoom.x[0], end: looked.zoom.x[1] }, { ...moved, yAxisIndex: 0, start: looked.zoom.y[0], end: looked.zoom.y[1] }],
       visualMap: {
         min: 0, max: 1, seriesIndex: [], orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, calculable: false,
-        text: ["100 %", "weight 0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() }, hoverLink: false,
+        text: [`${percent(100 * state.top)}${state.top < 1 ? " or more" : ""}`, "weight 0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() }, hoverLink: false,
       },
       series: [
         { type: "custom", renderItem, data: [[0, 0]], clip: true, silent: true },

@@ -15,18 +15,18 @@ function partitions() {
     const last = order.length - 1;
     const cells = order.flatMap((client, i) => part.counts[client].map((count, x) => [x, last - i, count]));
     const cuts = part.groups ? order.map((_, i) => i).filter((i) => i > 0 && part.groups[order[i]] !== part.groups[order[i - 1]]) : [];
-    const { label, room } = clientLabels(part);
+    const { label, room, every } = clientLabels(part);
     return {
       grid: { left: 52 + room, right: 12, top: 12, bottom: 96 },
       xAxis: axis({ type: "category", data: part.classes, name: "class", ...below, splitLine: { show: false } }),
-      yAxis: axis({ type: "category", data: order.map(String).reverse(), axisLabel: label, name: "client", nameLocation: "middle", nameGap: 34 + room, splitLine: { show: false } }),
+      yAxis: axis({ type: "category", data: order.map(String).reverse(), axisLabel: { ...label, interval: every(order.length, 40) }, name: "client", nameLocation: "middle", nameGap: 34 + room, splitLine: { show: false } }),
       visualMap: { min: 0, max: most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 140, itemWidth: 10, calculable: false, hoverLink: false,
         text: [`${most} samples`, "0"], textStyle: { color: style("--soft") }, inRange: { color: ramp() } },
       tooltip: tooltip({ formatter: ({ value }) => {
         const client = order[last - value[1]];
         return tip(clientName(client, part), [["", `samples of ${part.classes.length > 1 ? "class " : ""}${part.classes[value[0]]}`, value[2]], ["", "of", `${part.train[client]} to train, ${part.test[client]} to test`]]);
       } }),
-      series: [{ type: "heatmap", data: cells, itemStyle: { borderColor: style("--paper"), borderWidth: 1 }, progressive: 0 }, frames([], cuts, order.length)],
+      series: [{ type: "heatmap", data: cells, itemStyle: { borderColor: style("--paper"), borderWidth: order.length > 100 ? 0 : 1 }, progressive: 0 }, frames([], cuts, order.length)],
     };
   }, rows);
   view.chart.on("click", ({ value }) => value && choose(Number(view.chart.getOption().yAxis[0].data[value[1]])));
