@@ -3,7 +3,7 @@
 FROM python:3.12-slim
 ARG PIP_EXTRA_INDEX_URL
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE constraints.txt hatch_build.py ./
 COPY src src
 COPY apps apps
 RUN pip install --no-cache-dir --constraint constraints.txt .

@@ -1,14 +1,20 @@
 """The package as an index would have it: built, installed and used outside the repository."""
 
+import email
+import importlib.util
 import os
+import re
 import site
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import feddwa
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,11 +52,51 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_the_wheel_is_small_and_holds_neither_results_nor_data(wheel):
-    assert wheel.stat().st_size < 1_300_000  # a third of it is ECharts, which the report carries
+    assert wheel.stat().st_size < 2**20  # 1 MiB; a fifth of it is ECharts, which the report carries
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"feddwa", "feddwa_reproduction"}
     foreign = (".jsonl", ".npz", ".parquet", ".safetensors", ".csv", ".png", ".pyc")
     assert not [name for name in names if name.endswith(foreign) or "test" in Path(name).stem]
+
+
+def test_its_description_needs_no_clone(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        told = email.message_from_bytes(files.read(name))
+    assert told["Version"] == feddwa.__version__
+    assert told["Author"] == "The feddwa maintainers"
+    text = told.get_payload(decode=True).decode()
+    assert text.startswith("# feddwa\n")
+    assert not [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("http")]
+
+
+def test_with_an_address_pictures_and_links_lead_to_the_files_of_this_version():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    readme = (ROOT / "README.md").read_text()
+    for home in ("", "https://h/f"):
+        text = build.description(readme, home, "v1")
+        pictures, places = re.findall(r"!\[", text), re.findall(r"\]\(([^)#]+)", text)
+        assert len(pictures) == (2 if home else 0)
+        found = [place for place in places if place.startswith("https://h/f/")]
+        assert (len(found) > 20) == bool(home)
+        for place in found:
+            kind, version, path = place.removeprefix("https://h/f/").split("/", 2)
+            assert (kind, version) in (("raw", "v1"), ("blob", "v1"))
+            assert (ROOT / path).exists()
+    assert build.addresses("") == {}
+    assert build.addresses("https://h/f")["Repository"] == "https://h/f"
+
+
+def test_the_version_is_the_same_everywhere():
+    """Its home is src/feddwa/__init__.py; the package reads it there."""
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    released = re.search(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
+    app = tomllib.loads((ROOT / "apps/feddwa/pyproject.toml").read_text())["project"]
+    assert cited[1] == released[1] == app["version"] == feddwa.__version__
+    assert f"Version {feddwa.__version__.rpartition('.')[0]}" in (ROOT / "README.md").read_text()
 
 
 def test_it_trains_outside_the_repository(installed, tmp_path):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from feddwa.report.watching import Progress
     from feddwa.result import Comparison, Result, Results
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
