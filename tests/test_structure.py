@@ -39,6 +39,7 @@ LAYERS = (
         "rates",
         "objects",
         "experiment",
+        "forecast",
         "entry",
         "workers",
         "calibrate",

@@ -71,6 +71,11 @@ def snapshot(tree: Tree) -> Snapshot:
     return Snapshot(copies, shapes)
 
 
+def size(tree: Tree) -> int:
+    """Bytes that a tree of tensors takes in a file."""
+    return sum(value[own_memory(value)].numel() * value.element_size() for _, value in leaves(tree))
+
+
 def save(directory: str | Path, round: int, tree: Tree, facts: Mapping[str, Any]) -> Path:
     """Write a checkpoint and remove those before the one before it. `facts` is anything that JSON can hold."""
     return _write(Path(directory), round, snapshot(tree), facts)

@@ -25,6 +25,7 @@ from feddwa.datacheck import data_findings
 from feddwa.engine.network import trainable
 from feddwa.errors import InputError, InputWarning, counted
 from feddwa.federation import Round
+from feddwa.forecast import forecast
 from feddwa.rates import decided
 from feddwa.results import metrics
 from feddwa.results.findings import Finding, by_severity, clients_in_words, went_wrong, who_have
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from feddwa.results.record import Record
 
 EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "hub": "datasets"}
-TRIAL = 3  # rounds that are tried, of which none is begun after PATIENCE seconds
+FEWEST, TRIAL = 2, 3  # rounds that are tried, of which the third is not begun after PATIENCE seconds
 PATIENCE = 20.0
 SELF = 0.95  # share of its own model from which a client is as good as alone
 SMALL_STEP = 5.0  # points that one test sample may change without a warning
@@ -216,12 +217,16 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
 
 def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
     """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
-    config = dataclasses.replace(config, eval_every=1, eval_clients=None)
+    given, config = config, dataclasses.replace(config, eval_every=1, eval_clients=None)
     engine = make_engine(config, task)
-    federation = make_federation(config, engine)
+    try:
+        federation = make_federation(config, engine)
+    except InputError as error:  # there is no room for all clients
+        yield Finding("error", str(error))
+        return
     rounds: list[Round] = []
     start = time.perf_counter()
-    while len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE:
+    while len(rounds) < FEWEST or (len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE):
         begun = time.perf_counter()
         rounds.append(federation.step())
         took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
@@ -231,8 +236,10 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
     found = went_wrong(lines, description.test_counts, finished=False, name=description.client_name)
     yield from found
     fine = ": finite numbers, no broken update" if all(each.level == "note" for each in found) else ""
-    whole = took * (config.rounds or 0)
-    yield Finding("ok", f"{len(rounds)} rounds tried{fine}, about {took:.2g} s a round, {whole:.2g} s in all")
+    yield Finding("ok", f"{len(rounds)} rounds tried{fine}, about {took:.2g} s a round")
+    expected = forecast(given, federation, took)
+    yield Finding("ok", expected.in_words())
+    yield from (Finding("error", each) for each in expected.lacking(given, engine.data.device))
     matrices = [each.info["weights"].double().cpu().numpy() for each in rounds if "weights" in each.info]
     yield from method_traps(config, lines, matrices)
 
