@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from feddwa.defences.base import Assuming, Defence, Weighted
@@ -35,15 +36,16 @@ class GeometricMedian(Defence):
 
     def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        new = given.weights
+        weights, distances = given.weights.numpy(), given.distances.numpy()  # torch's calls are most of so small a pass
+        new = weights
         for _ in range(self.passes):
-            across, old = given.distances @ new, new
-            far = (across - new @ across / 2).clamp(min=0).sqrt()
-            new = given.weights / far.clamp(min=self.nu)
+            across, old = distances @ new, new
+            far = np.sqrt(np.maximum(across - new @ across / 2, 0))
+            new = weights / np.maximum(far, self.nu)
             new = new / new.sum()
-            if (new - old).abs().max() < AT_REST:
+            if np.abs(new - old).max() < AT_REST:
                 break
-        return replace(given, weights=new)
+        return replace(given, weights=torch.from_numpy(new))
 
 
 @dataclass(frozen=True)
