@@ -247,6 +247,13 @@ def test_a_folder_around_the_data_is_named(pets):
     refuses(pets.with_name("zip"), f"or give --dataset {pets.with_name('zip')}/photos")
 
 
+def test_the_image_that_lies_deeper_than_the_others_is_named(pets):
+    deep = pets / "cat" / "summer 2019" / "deep"
+    deep.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(deep / "x.png")
+    refuses(pets, f"{deep / 'x.png'}: images must all be in <class>/")
+
+
 def test_files_of_other_kinds_among_images_are_passed_over(pets):
     (pets / "labels.csv").write_text("file,label\n0.png,a\n")
     (pets / "a" / "Thumbs.db").write_bytes(b"...")

@@ -41,9 +41,9 @@ def _without_unused(files: list[str], split: SplitFolders | None) -> tuple[list[
 def _known(folder: Folder, files: list[str], split: SplitFolders | None) -> Known:
     """Class, client and part of every file by the folders that it is in."""
     parts = [file.split("/")[split is not None : -1] for file in files]
-    depth = max(map(len, parts))
-    other = next((i for i, part in enumerate(parts) if len(part) != depth or depth not in (1, 2)), None)
-    if other is not None:
+    depths = [len(part) for part in parts]
+    depth = max((1, 2), key=depths.count)  # that of most files: the others are those that are named
+    if (other := next((i for i, own in enumerate(depths) if own != depth), None)) is not None:
         tops = {_top(file) for file in files}
         hint = f"; or give --dataset {folder.path}/{tops.pop()}" if len(tops) == 1 else ""
         raise InputError(
