@@ -173,6 +173,7 @@ def test_bands_over_seeds_losses_and_costs(open_page):
         assert [y for _, y in points] == [y for _, y in accuracy]
         assert [x for x, _ in points] == sorted(x for x, _ in points)
         assert points[-1][0] > (0 if cost == "seconds" else 6)
+    page.locator("#curves-chart").scroll_into_view_if_needed()
     keep(page, "costs")
 
 

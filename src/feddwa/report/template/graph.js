@@ -53,7 +53,7 @@ function weightGraph(state) {
           ? tip(clientName(item.name, state.partition()), [["", "keeps of its own model", percent(100 * strength(Number(item.name), Number(item.name)))]])
           : tip(`client ${nameOfClient(item.target, state.partition())} takes from client ${nameOfClient(item.source, state.partition())}`, [["", "weight", percent(100 * item.value)]]),
       }),
-      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: 44, bottom: 44, data: nodes, links, roam: false,
+      series: [{ type: "graph", layout: "none", left: margin, right: margin, top: margin, bottom: margin, data: nodes, links, roam: false,
         emphasis: { focus: "adjacency" }, labelLayout: { hideOverlap: false } }],
     };
   }
