@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from feddwa import __version__
+
 OUTSIDE = r"\[([^\]]+)\]\((?:\.\./)+(?:README\.md|LICENSE|(?:src|tests|benchmarks|examples|results|apps)/?[^)]*)\)"
 
 
 def on_config(config: Any) -> Any:
     """Leave pages out of the menu that are not there, and put those into it that it does not name."""
+    config.copyright = f"feddwa {__version__}"  # which version the pages are of
     docs = Path(config.docs_dir)
     config.nav = [entry for entry in (_kept(entry, docs) for entry in config.nav) if entry]
     named = set(_targets(config.nav))

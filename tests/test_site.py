@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import feddwa
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
 
@@ -47,6 +48,7 @@ def test_every_algorithm_and_command_has_its_place(site):
 
 def test_every_page_is_in_the_menu(site):
     home = (site / "index.html").read_text(encoding="utf-8")
+    assert f"feddwa {feddwa.__version__}" in home
     inside = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
     named = set(re.findall(r'href="([\w/-]+\.html)', home))
     assert inside - named <= {"index.html"}
