@@ -38,12 +38,10 @@ def upload(node):
 
 
 def content_of(node, nonce):
-    scores = {
-        f"{when}.{name}": torch.full((2,), 0.5, dtype=torch.float64) for when in ("before", "after") for name in NAMES
-    }
+    scores = {f"{when}.{name}": [0.5, 0.5] for when in ("before", "after") for name in NAMES} | {"flops": [1.0, 1.0]}
     records = codec.pack("upload", upload(node))
     state = ConfigRecord({"remembered": 0, "nonce": nonce})
-    return RecordDict({"scores": codec.numbers(scores | {"flops": torch.ones(2).double()}), "state": state, **records})
+    return RecordDict({"scores": ConfigRecord(scores), "state": state, **records})
 
 
 EXPECTED = Expected(signature(upload(1)), torch.device("cpu"), NAMES)
@@ -117,7 +115,7 @@ def settings_changed(content, rng):
 
 def settings_more(content, rng):
     name = rng.choice([name for name in content if isinstance(content[name], ConfigRecord)])
-    more = {f"rows model float32 model/{place}\n": [rng.randrange(9)] for place in range(rng.choice([1, 500]))}
+    more = {f"rows float32 model/{place}\n": [rng.randrange(9)] for place in range(rng.choice([1, 500]))}
     content[name] = ConfigRecord({**content[name], **more})
 
 

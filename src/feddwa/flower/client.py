@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feddwa import __version__, updates
 from feddwa.build import make_engine
-from feddwa.engine import Scores
+from feddwa.engine import Parts, Scores
 from feddwa.engine.network import frozen
 from feddwa.engine.rows import digest as digest_of_model
 from feddwa.engine.rows import put_parts, take_parts
@@ -106,9 +106,9 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
     folder = node.memory_folder(values, _name(codec.setting(task, "federation", str)), me.rows)
     memory, remembered = node.load_memory(folder, me, round)
     device = me.client_side.engine.data.device
-    scores: dict[str, Tensor] = {}
+    delivered, download = _messages(content, tested, trains, device)
+    scores: dict[str, Any] = {}
     if tested:
-        delivered = codec.unpack("deliver", content, len(tested), device)
         before = me.client_side.personal_scores(me.rows[tested_at], round, delivered, take_parts(memory, tested_at))
         scores |= _scores("before", before)
     nonce = codec.setting(task, "nonce", str)
@@ -120,22 +120,30 @@ def take_part(content: RecordDict, config: FlowerConfig, values: Values) -> Reco
         card = scored(card.only(mine.tolist()), before, round - 1)
         node.save_models(folder, mine, TrainedModels(card, {**engine.complete(models), **buffers}, engine.module))
     if trains:
-        own = "download.rows" in content
-        download = codec.unpack("download" if own else "deliver", content, len(trains if own else tested), device)
-        if not own:
-            download = take_parts(download, _places(tested, trains))
         upload, new, flops = me.client_side.train(me.rows[trains_at], round, download, take_parts(memory, trains_at))
         after = me.client_side.trained_scores(me.rows[trains_at], round, upload, new, me.rows[tested_at])
         # The server will refuse the other updates, so their clients keep the memory from before the round.
         finite = updates.finite(upload, len(trains)).nonzero().flatten()
         node.save_memory(folder, round, put_parts(memory, trains_at[finite], take_parts(new, finite)))
-        scores |= {**_scores("after", after), "flops": flops}
+        scores |= {**_scores("after", after), "flops": flops.tolist()}
         reply |= codec.pack("upload", upload)
-    return RecordDict({"scores": codec.numbers(scores), **reply})
+    return RecordDict({"scores": ConfigRecord(scores), **reply})
 
 
-def _scores(when: str, scores: Scores) -> dict[str, Tensor]:
-    return {f"{when}.{name}": value for name, value in scores.named().items()}
+def _messages(content: RecordDict, tested: list[int], trains: list[int], device: torch.device) -> tuple[Parts, Parts]:
+    """The messages from which models are made and trained; they leave the content, so that memory has them once."""
+    delivered = codec.unpack("deliver", content, len(tested), device) if tested else {}
+    if "download" in content or not tested:
+        download = codec.unpack("download", content, len(trains), device) if trains else {}
+    else:
+        download = take_parts(delivered, _places(tested, trains))
+    for name in ("deliver", "download"):
+        content.pop(name, None)
+    return delivered, download
+
+
+def _scores(when: str, scores: Scores) -> dict[str, list[float]]:
+    return {f"{when}.{name}": value.tolist() for name, value in scores.named().items()}
 
 
 def _places(whole: list[int], part: list[int]) -> Tensor:

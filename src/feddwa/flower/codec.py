@@ -1,13 +1,13 @@
 """Messages as Flower records of named arrays. Every field of a message is validated against its bytes; no pickle.
 
-A part of a message is one array (m, d), one row per client, with the tensors of the part side by side: Flower sends
-every array separately, and the time of a round grows with their number. A layout record holds the tensors' names and
-shapes. Tensors that are equal for all clients of a node (FedAvg's model, L2C's updates) are sent once, in their own
-record.
+A message is one array (m, d) of each type of numbers, one row per client, with all tensors side by side: Flower sends
+every record and every array separately, and the time of a round grows with their number. Tensors that are equal for all
+clients of a node (FedAvg's model, L2C's updates) are sent once, in an array (1, d) of their own. A layout record holds
+the tensors' names and shapes.
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from feddwa.engine import Message
 from feddwa.engine.rows import tensors
 from feddwa.errors import InputError, one_line
 
-ROWS, SHARED, LAYOUT = "rows", "shared", "layout"  # records: a row per client; one row for all; names and shapes
+ROWS, SHARED = "rows", "shared"  # kinds of arrays: a row per client; one row for all
+LAYOUT = "layout"  # record of names and shapes
 DTYPES = ("float32", "float64", "int64", "bool")
 NUMPY = "numpy.ndarray"  # Flower's name for np.save's format
 TOLD = 600  # characters of an error
@@ -37,20 +38,16 @@ class Malformed(InputError):
 
 
 def pack(name: str, message: Message) -> dict[str, ArrayRecord | ConfigRecord]:
-    """A message, part -> name -> (m, *shape), as the records `<name>.rows`, `<name>.shared` and `<name>.layout`."""
-    columns: dict[tuple[str, str], list[Tensor]] = {}  # (record, array) -> tensors side by side
-    layout: dict[str, Any] = {}  # "record array part/name" -> shape without the client axis
+    """A message, part -> name -> (m, *shape), as the records `<name>` and `<name>.layout`."""
+    columns: dict[str, list[Tensor]] = {}  # array -> tensors side by side
+    layout: dict[str, Any] = {}  # "array part/name" -> shape without the client axis
     for key, value in tensors(message):
         one_for_all = len(value) > 1 and value.stride(0) == 0
-        record, array = SHARED if one_for_all else ROWS, f"{key.partition('/')[0]} {str(value.dtype)[6:]}"
-        layout[f"{record} {array} {key}"] = list(value.shape[1:])
-        rows = value[:1] if one_for_all else value
-        columns.setdefault((record, array), []).append(rows.reshape(len(rows), -1))
-    found: dict[str, dict[str, Array]] = {ROWS: {}, SHARED: {}}
-    for (record, array), parts in columns.items():
-        found[record][array] = to_array(torch.cat([part.cpu() for part in parts], 1))
-    records = {f"{name}.{record}": ArrayRecord(values) for record, values in found.items()}
-    return {**records, f"{name}.{LAYOUT}": ConfigRecord(layout)}
+        array = f"{SHARED if one_for_all else ROWS} {str(value.dtype)[6:]}"
+        layout[f"{array} {key}"] = list(value.shape[1:])
+        columns.setdefault(array, []).append(value[:1] if one_for_all else value)
+    arrays = {array: side_by_side(values) for array, values in columns.items()}
+    return {name: ArrayRecord(arrays), f"{name}.{LAYOUT}": ConfigRecord(layout)}
 
 
 def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -> Message:
@@ -59,12 +56,11 @@ def unpack(name: str, content: RecordDict, clients: int, device: torch.device) -
     Raises Malformed unless the layout describes every column of every array exactly once.
     """
     stacks = {}
-    for record in (ROWS, SHARED):
-        for array, packed in arrays(content, f"{name}.{record}").items():
-            value = to_tensor(packed)
-            if value.ndim != 2 or len(value) != (clients if record == ROWS else 1):
-                raise Malformed(f"{name}: {array!r} of shape {tuple(value.shape)} for {clients} clients")
-            stacks[f"{record} {array}"] = value.to(device).expand(clients, -1)
+    for array, packed in arrays(content, name).items():
+        kind, value = array.partition(" ")[0], to_tensor(packed)
+        if value.ndim != 2 or len(value) != (1 if kind == SHARED else clients):
+            raise Malformed(f"{name}: {array!r} of shape {tuple(value.shape)} for {clients} clients")
+        stacks[array] = value.to(device).expand(clients, -1)
     message: dict[str, dict[str, Tensor]] = {}
     used = dict.fromkeys(stacks, 0)  # columns of every stack that the layout has described so far
     layout = settings(content, f"{name}.{LAYOUT}")
@@ -114,9 +110,29 @@ def setting(record: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
+def reals(record: Mapping[str, Any], name: str, count: int) -> Tensor:
+    """The list `name` of a record, (count,) float64; Malformed unless it is one. A missing list is an empty one."""
+    value = record.get(name, [])
+    if type(value) is not list or len(value) != count or any(type(item) is not float for item in value):
+        raise Malformed(f"{name}: no list of {count} numbers")
+    return torch.tensor(value, dtype=torch.float64)
+
+
 def to_array(value: Tensor) -> Array:
     """A tensor, on any device, as Flower's array."""
     return Array(value.detach().cpu().contiguous().numpy())
+
+
+def side_by_side(values: Sequence[Tensor]) -> Array:
+    """Tensors (m, *shape), each on any device, as one array (m, d); their bytes are copied once."""
+    rows = [value.detach().cpu().reshape(len(value), -1).contiguous().numpy() for value in values]
+    shape = len(rows[0]), sum(each.shape[1] for each in rows)
+    head = io.BytesIO()
+    npy.write_array_header_1_0(
+        head, {"descr": npy.dtype_to_descr(rows[0].dtype), "fortran_order": False, "shape": shape}
+    )
+    pieces = (each[number] for number in range(shape[0]) for each in rows)
+    return Array(str(rows[0].dtype), shape, NUMPY, b"".join([head.getvalue(), *pieces]))
 
 
 def to_tensor(array: Array) -> Tensor:

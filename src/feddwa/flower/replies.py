@@ -85,7 +85,7 @@ def collect_replies(
     ids: list[int] = []
     numbers = [torch.zeros(len(names) + 1, 0, dtype=torch.float64)]  # scores after training, FLOPs
     uploads, remembered = [], {}
-    for node, assignment in assignments.items():
+    for node, assignment in sorted(assignments.items(), key=lambda pair: pair[1].rows):  # so that few rows need sorting
         reply = found[node]
         if isinstance(reply, str):
             log(WARNING, "feddwa: clients %s: %s", assignment.rows, reply)

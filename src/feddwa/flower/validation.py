@@ -93,12 +93,12 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
     state = codec.settings(content, "state")
     if codec.setting(state, "nonce", str) != nonce:
         raise Malformed("state: a reply to another message, or one sent again")
-    numbers = {name: codec.to_tensor(array) for name, array in codec.arrays(content, "scores").items()}
+    numbers = codec.settings(content, "scores")
     before, after = (
-        Scores.of({name: _score(numbers, f"{when}.{name}", count) for name in expected.scores})
+        Scores.of({name: codec.reals(numbers, f"{when}.{name}", count) for name in expected.scores})
         for when, count in (("before", tested), ("after", trains))
     )
-    flops = _score(numbers, "flops", trains)
+    flops = codec.reals(numbers, "flops", trains)
     if not bool((flops.isfinite() & (flops >= 0)).all()):
         raise Malformed("scores: flops out of range")
     held_out = (scores.validation for scores in (before, after) if scores.validation is not None)
@@ -115,11 +115,3 @@ def validate_reply(content: RecordDict, expected: Expected, tested: int, trains:
         ordered.setdefault(part, {})[name] = upload[part][name]
     remembered = codec.setting(state, "remembered", int)
     return Reply(before, after, flops, ordered, finite(upload, trains), remembered)
-
-
-def _score(numbers: dict[str, Tensor], name: str, clients: int) -> Tensor:
-    """The scores `name`, (clients,) float64; a missing entry is valid where there are no clients."""
-    value = numbers.get(name, torch.zeros(0, dtype=torch.float64))
-    if value.shape != (clients,) or value.dtype != torch.float64:
-        raise Malformed(f"scores: no {name} of {clients} clients")
-    return value
