@@ -127,6 +127,7 @@ class Coordinator:
                 content = self._content(assignment, last)
                 wire["down"] += codec.size(content)
                 yield node, MessageType.TRAIN, content
+                del content  # else it stays in memory while the next one is made
 
         def read(node: int, answer: Answer) -> None:
             wire["up"] += 0 if isinstance(answer, str) else codec.size(answer)
@@ -139,6 +140,7 @@ class Coordinator:
         missing = dict.fromkeys(away, OFFLINE)
         with costs.phase("server", device):
             replies = collect_replies(assignments, found, expected.scores, self.registry.clients, missing)
+            found.clear()  # the uploads stand in `replies`
             self._warn_of_lost_memory(replies.remembered)
             replies = self._in_proportion(replies, missing)
             costs.bytes_down = message_bytes(download)

@@ -39,6 +39,7 @@ class Exchange:
                 waiting[message.metadata.message_id] = node
             else:
                 lost.append(node)
+            del content, message  # else they stay in memory while the next ones are made
         return cls(Inbox(grid, limit), waiting, lost, ends)
 
     @property
@@ -46,15 +47,19 @@ class Exchange:
         """Whether the deadline has passed."""
         return time.monotonic() > self.ends
 
-    def received(self) -> dict[int, Answer]:
-        """The answers that have arrived since the last call: node id -> content of the reply, or why there is none."""
-        answers: dict[int, Answer] = dict.fromkeys(self.lost, LOST)
+    def receive(self, read: Callable[[int, Answer], None]) -> None:
+        """Call `read` with a node and its answer (the content of its reply, or why there is none), as they arrive.
+
+        No reply waits in memory for the others.
+        """
+        for node in self.lost:
+            read(node, LOST)
         self.lost = []
         if self.waiting:
-            for number, answer in self.inbox.collect(self.waiting).items():
+            for number, answer in self.inbox.collect(list(self.waiting)):
                 if (node := self.waiting.pop(number, None)) is not None:
-                    answers[node] = answer
-        return answers
+                    read(node, answer)
+                del answer
 
 
 def exchange(
@@ -65,14 +70,10 @@ def exchange(
     limit: float,
     read: Callable[[int, Answer], None],
 ) -> None:
-    """Send messages and wait `deadline` seconds for the replies. Arguments as of `Exchange.begin`.
-
-    read: called with a node and its answer as soon as it is there, so that no reply waits in memory for the others.
-    """
+    """Send messages and wait `deadline` seconds for the replies. Arguments as of `Exchange.begin` and `receive`."""
     running = Exchange.begin(grid, contents, group, deadline, limit)
     while True:
-        for node, answer in running.received().items():
-            read(node, answer)
+        running.receive(read)
         if not running.waiting or running.over:
             break
         time.sleep(POLL)

@@ -7,7 +7,7 @@ the same piece a million times.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
@@ -72,11 +72,12 @@ class Inbox:
     limit: float  # bytes of a reply
     parcels: list[Parcel] = field(default_factory=list)
 
-    def collect(self, asked: Iterable[str]) -> dict[str, Answer]:
-        """The replies to the messages with ids `asked` that have arrived since: id -> answer."""
+    def collect(self, asked: Collection[str]) -> Iterator[tuple[str, Answer]]:
+        """The replies to the messages with ids `asked` that have arrived since, one by one: (id, answer)."""
         if not isinstance(self.grid, HttpGrid):  # the simulation has everything in this process already
-            found = self.grid.pull_messages(list(asked))
-            return {message.metadata.reply_to_message_id: answer_of(message, self.limit) for message in found}
+            for message in self.grid.pull_messages(list(asked)):
+                yield message.metadata.reply_to_message_id, answer_of(message, self.limit)
+            return
         client, run = self.grid._runtime_client, self.grid.run.run_id
         begun = {parcel.asked for parcel in self.parcels}  # the SuperLink hands out a reply once
         if left := [number for number in asked if number not in begun]:
@@ -84,21 +85,22 @@ class Inbox:
             for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 names = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
                 self.parcels.append(Parcel(proto.metadata.message_id, proto.metadata.reply_to_message_id, names))
-        pull, answers = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, run), {}
+        pull = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, run)
         for parcel in list(self.parcels):
             try:
                 if len(parcel.missing) + len(parcel.contents) > OBJECTS + self.limit / 1e6:
                     raise Malformed(f"{len(parcel.missing):,} objects")
                 if not parcel.fetch(pull, self.limit):
                     continue
-                answers[parcel.asked] = opened(parcel.message, parcel.contents, self.limit)
+                answer = opened(parcel.message, parcel.contents, self.limit)
             except Malformed as error:
-                answers[parcel.asked] = _invalid(error)
+                answer = _invalid(error)
             self.parcels.remove(parcel)
             client.ConfirmMessageReceived(  # the SuperLink may forget it, also where it was given up
                 ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=parcel.message)
             )
-        return answers
+            yield parcel.asked, answer
+            del answer  # else it stays in memory while the next one is put together
 
 
 def opened(message: str, contents: dict[str, bytes], limit: float) -> Answer:

@@ -12,6 +12,7 @@ from feddwa.errors import InputError
 from feddwa.flower import codec
 from feddwa.flower.codec import Malformed
 from feddwa.flower.exchange import Exchange
+from feddwa.flower.inbox import Answer
 from feddwa.flower.registry import NodeDescription, Registry, Terms
 
 POLL = 0.5  # seconds between two queries for online nodes
@@ -62,15 +63,18 @@ class Participation:
         A node whose answer is invalid, or whose rows are taken, is refused, and asked again later. Nodes are registered
         in the order of their rows, so the order of arrival does not matter.
         """
-        described = {}
+        described: dict[int, NodeDescription] = {}
+
+        def read(node: int, answer: Answer) -> None:
+            try:
+                if isinstance(answer, str):
+                    raise Malformed(answer)
+                described[node] = self._description(answer)
+            except Malformed as error:
+                self._refuse(node, error)
+
         for query in self.queries:
-            for node, answer in query.received().items():
-                try:
-                    if isinstance(answer, str):
-                        raise Malformed(answer)
-                    described[node] = self._description(answer)
-                except Malformed as error:
-                    self._refuse(node, error)
+            query.receive(read)
         self.queries = [query for query in self.queries if query.waiting and not query.over]
         keys = {node: self.member_of.get(node) or f"partition-{each.first}" for node, each in described.items()}
         for node, key in sorted(keys.items(), key=lambda pair: (described[pair[0]].first, pair[1])):
