@@ -1,10 +1,12 @@
 """A federation over Flower on this machine, measured: python benchmarks/flower.py [NODES ...]
 
-Seconds per round and where they go, bytes on the wire against the ledger's, memory of every kind of process. Nodes talk
-to the SuperLink through a forwarder that counts bytes, TLS included. `--settings` measures what each setting gives.
+Seconds and processor seconds per round, bytes on the wire against the ledger's, peak memory of every kind of process.
+Nodes talk to the SuperLink through a forwarder that counts bytes, TLS included. `--settings` measures what each setting
+gives; `--megabytes 100` a model of that size, FedAvg's, with one client a node.
 """
 
 import argparse
+import contextlib
 import itertools
 import os
 import shutil
@@ -12,13 +14,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from feddwa import run
+from feddwa.flower import watchdog
 from feddwa.flower.local import LocalFederation
-from feddwa.flower.processes import MARK
 from feddwa.flower.settings import FlowerConfig
 from feddwa.results.runs import METRICS, read_lines
 
@@ -71,58 +74,67 @@ class CountedFederation(LocalFederation):
         self.port = direct
 
 
-def kinds_of_processes(mark: str) -> dict[str, list[int]]:
-    """Resident MiB of every process of a federation, by kind."""
-    found: dict[str, list[int]] = defaultdict(list)
-    names = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode", "feddwa.flower.executor")
-    names += ("flwr-clientapp",)
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            pages = int((entry / "statm").read_text().split()[1])
-        except (OSError, IndexError):
-            continue
-        kind = next((name for name in names if name in command), "other")
-        found[kind].append(pages * os.sysconf("SC_PAGE_SIZE") >> 20)
-    return found
+EXECUTOR = "feddwa.flower.executor"
+NAMES = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode", "flwr-clientapp", EXECUTOR)
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def measure(nodes: int, **settings) -> dict:
+def processes(mark: str) -> Iterator[tuple[str, int, float]]:
+    """(kind, largest resident MiB so far, processor seconds with those of its ended children) of every process."""
+    for process in watchdog.marked(mark):
+        folder = Path(f"/proc/{process}")
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            kind = next((name for name in NAMES if name in command), "other")
+            facts = (folder / "stat").read_text().rpartition(")")[2].split()
+            if kind == EXECUTOR and EXECUTOR.encode() in Path(f"/proc/{facts[1]}/cmdline").read_bytes():
+                kind = "ClientApp"  # a fork of it
+            peak = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("VmHWM"))
+            yield kind, int(peak.split()[1]) >> 10, sum(map(int, facts[11:15])) / TICKS
+
+
+def measure(nodes: int, options: dict[str, Any] = OPTIONS, **settings) -> dict:
     folder = Path(tempfile.mkdtemp(prefix="feddwa-benchmark-"))
-    out, began = folder / "out", time.perf_counter()
-    config = FlowerConfig(**OPTIONS, min_nodes=nodes, out=str(out)).resolved()
+    out, began, rounds = folder / "out", time.perf_counter(), options["rounds"]
+    config = FlowerConfig(**options, min_nodes=nodes, out=str(out)).resolved()
     memory: dict[str, int] = {}
     with CountedFederation(folder / "try", nodes, {"memory": str(folder / "memory")}, **settings) as federation:
-        number, counts, seen = federation.control.start(federation.app, config), [], 0
+        number, counts = federation.control.start(federation.app, config), []
         while federation.control.status(number).status != "finished":
+            running = list(processes(federation.processes.mark))
+            for kind, size, _ in running:
+                memory[kind] = max(memory.get(kind, 0), size)
             lines = (out / METRICS).read_bytes().count(b"\n") if (out / METRICS).exists() else 0
-            if lines > seen:
-                counts.append(dict(federation.counter.bytes))
-                seen = lines
-            for kind, sizes in kinds_of_processes(federation.processes.mark).items():
-                memory[kind] = max([memory.get(kind, 0), *sizes])
+            if lines > len(counts):
+                counts.append({**federation.counter.bytes, "cpu": sum(seconds for *_, seconds in running)})
             time.sleep(0.1)
         total = time.perf_counter() - began
-        assert federation.control.status(number).sub_status == "completed", federation.control.log(number)
+        assert federation.control.status(number).sub_status == "completed", list(federation.control.log(number))
     lines = read_lines(out / METRICS)
     shutil.rmtree(folder)
-    later, steps = lines[1:ROUNDS], list(itertools.pairwise(counts[1:-1]))
+    later, steps = lines[1:rounds], list(itertools.pairwise(counts[:rounds]))
     return {
         "round": median(sum(line["seconds"].values()) for line in later),
         "first": sum(lines[0]["seconds"].values()),
         "total": total,
         "payload": {way: later[-1]["wire"][way] for way in ("down", "up")},
-        "ledger": {way: OPTIONS["clients"] * later[-1][f"bytes_{way}"] for way in ("down", "up")},
-        "wire": {way: median(b[way] - a[way] for a, b in steps) for way in ("down", "up")},
+        "ledger": {way: options["clients"] * later[-1][f"bytes_{way}"] for way in ("down", "up")},
+        "wire": {way: median(b[way] - a[way] for a, b in steps) for way in ("down", "up", "cpu")},
         "memory": memory,
     }
 
 
+def large(nodes: int, megabytes: int) -> dict[str, Any]:
+    """FedAvg with a network of so many MB: 64 inputs, one hidden layer, 10 classes."""
+    hidden = megabytes * 250_000 // (64 + 1 + 10)
+    network = {"model": "mlp", "model_arg": (f"hidden={hidden}",), "partition": "iid"}
+    return {"algorithm": "fedavg", "clients": nodes, "rounds": 3, **network}
+
+
 def report(name: str, found: dict) -> None:
+    first, total, busy = found["first"], found["total"], found["wire"]["cpu"]
     print(
-        f"{name}: {found['round']:.1f} s a round (first {found['first']:.1f} s, all with starts {found['total']:.0f} s)"
+        f"{name}: {found['round']:.1f} s a round, {busy:.1f} s of processors (first {first:.1f} s, all {total:.0f} s)"
     )
     for way in ("down", "up"):
         ledger, payload, wire = (found[kind][way] for kind in ("ledger", "payload", "wire"))
@@ -134,7 +146,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nodes", type=int, nargs="*", default=[3, 10])
     parser.add_argument("--settings", action="store_true", help="one setting after another")
+    parser.add_argument("--megabytes", type=int, help="a model of this size, one client a node")
     options = parser.parse_args()
+    if options.megabytes:
+        for nodes in options.nodes:
+            report(f"{nodes} nodes, {options.megabytes} MB", measure(nodes, large(nodes, options.megabytes)))
+        return
     result = run(**OPTIONS, out=tempfile.mkdtemp(prefix="feddwa-benchmark-") + "/run")
     seconds = [sum(line["seconds"].values()) for line in result.metrics[1:ROUNDS]]
     print(f"in one process: {median(seconds):.2f} s a round", flush=True)

@@ -1,6 +1,7 @@
 """A federation on one machine: a SuperLink and SuperNodes with registered keys, connected by TLS."""
 
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ STARTS_IN = 90.0  # seconds that the SuperLink has to start
 
 @dataclass
 class LocalFederation:
-    """A context manager: the processes run while the context is open, and all their files are in one folder."""
+    """A context manager: the processes run while the context is open, and all their files are in one folder.
+
+    Keys and other secrets are removed when it closes. Where this process is killed, the whole folder is.
+    """
 
     folder: Path
     nodes: int
@@ -26,7 +30,7 @@ class LocalFederation:
     insecure: bool = False  # neither TLS nor keys
     warm: bool = True  # ClientApps are forks of the executor, which has imported everything
     database: bool = False  # whether the SuperLink's state survives a restart
-    keys: Path | None = None  # folder of the nodes' keys; missing ones are made; None: `folder`
+    keys: Path | None = None  # folder of the nodes' keys; missing ones are made; None: that of the other secrets
     poll: float = 0.05  # seconds between two queries for tasks; Flower's default is 1
     port: int = field(default_factory=free_port)  # of the SuperLink
 
@@ -36,14 +40,18 @@ class LocalFederation:
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.nodes))}
         package = {"PYTHONPATH": os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])}
         poll = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(self.poll)}
-        self.environment = {**threads, **os.environ, **poll, **package, "FLWR_HOME": str(home)}
-        self.processes = Processes(self.folder / "logs", self.environment)
-        self.certificates: Certificates | None = None if self.insecure else make_certificates(self.folder)
-        self.app = self.folder / "feddwa-app"
-        app.write(self.app)
-        self.secret = make_secret(self.folder / "executor.secret")
+        own = {"FLWR_HOME": str(home), "TMPDIR": str(self.folder / "tmp")}  # a killed ClientApp leaves files there
+        (self.folder / "tmp").mkdir()
+        self.environment = {**threads, **os.environ, **poll, **package, **own}
+        self.processes = Processes(self.folder, self.environment)
+        self.secrets = self.folder / "secrets"
         self.node_ports = [free_port() for _ in range(self.nodes)]
         try:
+            self.secrets.mkdir(mode=0o700)
+            self.certificates: Certificates | None = None if self.insecure else make_certificates(self.secrets)
+            self.secret = make_secret(self.secrets / "executor.secret")
+            self.app = self.folder / "feddwa-app"
+            app.write(self.app)
             if self.warm:
                 work = [sys.executable, "-m", "feddwa.flower.executor", "--parent", str(os.getpid())]
                 work += ["--secret", str(self.secret), "--"]
@@ -59,7 +67,7 @@ class LocalFederation:
                     self.control.register(key.with_suffix(".pub") if key.exists() else make_node_key(key))
                 self.start_node(number)
         except BaseException:
-            self.processes.stop()
+            self._close()
             raise
         return self
 
@@ -67,11 +75,15 @@ class LocalFederation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.control.close()
+        self._close()
+
+    def _close(self) -> None:
         self.processes.stop()
+        shutil.rmtree(self.secrets, ignore_errors=True)
 
     def key(self, number: int) -> Path:
         """Path of a node's private key."""
-        return (self.keys or self.folder) / f"node-{number}.key"
+        return (self.keys or self.secrets) / f"node-{number}.key"
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it accepts connections."""

@@ -15,20 +15,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-MARK = "FEDDWA_TRY"  # environment variable by which children and their descendants are found
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+from feddwa.flower import watchdog
+
 Handler = signal.Handlers | Callable[[int, FrameType | None], Any]  # as signal.signal takes it
 
 
 class Processes:
-    """A set of processes with one environment, each with a log file."""
+    """A set of processes with one environment, each with a log file in `logs` of a folder.
 
-    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
-        self.logs, self.mark = logs, secrets.token_hex(8)
+    Where this process is killed, a watchdog ends them and removes the folder.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.logs, self.mark = folder / "logs", secrets.token_hex(8)
         here = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        self.environment = {**os.environ, **environment, "PATH": here, MARK: self.mark}
+        self.environment = {**os.environ, **environment, "PATH": here, watchdog.VARIABLE: self.mark}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        logs.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-I", "-S", watchdog.__file__, self.mark, str(folder)]
+        self.watchdog = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
 
     def start(self, name: str, command: Sequence[str], folder: Path) -> int:
         """Start a process in `folder`, in its own process group, with the log `<name>.log`; returns its id.
@@ -63,33 +70,22 @@ class Processes:
         """End all processes and their descendants; signals that arrive meanwhile are ignored."""
         with handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
             self._stop()
+            self.watchdog.communicate(watchdog.ENDED)
 
     def _stop(self) -> None:
         for name in self.running:
             self.signal(name, signal.SIGTERM)
-        ends = time.monotonic() + GRACE
+        ends = time.monotonic() + watchdog.GRACE
         while time.monotonic() < ends and (self.descendants() or len(self.ended()) < len(self.running)):
             time.sleep(0.05)
         for name in self.running:
             self.signal(name, signal.SIGKILL)
             self.running[name].wait()
-        for process in self.descendants():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        watchdog.signal_marked(self.mark, signal.SIGKILL)
 
     def descendants(self) -> list[int]:
-        """Ids of all processes with this object's mark in their environment.
-
-        The mark is needed because Flower detaches some processes from their group. Without /proc none is found; such
-        processes end by themselves when they notice that their parent is gone.
-        """
-        marked = f"{MARK}={self.mark}".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if marked in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
-        return found
+        """Ids of all processes that were started here, and by those."""
+        return watchdog.marked(self.mark)
 
 
 @contextlib.contextmanager
