@@ -39,7 +39,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime import run_clientapp as clientapp
 
-POLL = 0.05  # seconds between two queries for tasks
+POLL = 0.05  # seconds between two queries of all SuperNodes for tasks, at least
+PAUSE = 4.0  # the same as a multiple of the time that such a query takes, so that twenty nodes cost no core
 SETTLE = 0.2  # seconds before a message is pulled: the SuperNode offers it before it is complete, and a retry takes 1 s
 WARM = ("feddwa.flower.client", "torch._dynamo")  # all that a ClientApp imports until it trains
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # the call that the secret protects; a task has a token of its own
@@ -102,6 +103,7 @@ def serve(addresses: list[str], connection: Connection, parent: int | None) -> N
     work = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     forks: dict[int, Fork] = {}
     while parent is None or _alive(parent):
+        began = time.monotonic()
         for address, client in clients.items():
             try:
                 task = client.AcquireTask(work)
@@ -117,7 +119,7 @@ def serve(addresses: list[str], connection: Connection, parent: int | None) -> N
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 _report(forks.pop(ended[0]), ended[1], connection)
-        time.sleep(POLL)
+        time.sleep(max(POLL, PAUSE * (time.monotonic() - began)))
 
 
 def _fork(address: str, token: str, connection: Connection) -> tuple[int, Fork]:

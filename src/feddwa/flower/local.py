@@ -31,7 +31,7 @@ class LocalFederation:
     warm: bool = True  # ClientApps are forks of the executor, which has imported everything
     database: bool = False  # whether the SuperLink's state survives a restart
     keys: Path | None = None  # folder of the nodes' keys; missing ones are made; None: that of the other secrets
-    poll: float = 0.05  # seconds between two queries for tasks; Flower's default is 1
+    poll: float = 0.5  # seconds between two queries for runs by the SuperLink's executor; Flower's default is 1
     port: int = field(default_factory=free_port)  # of the SuperLink
 
     def __enter__(self) -> "LocalFederation":
