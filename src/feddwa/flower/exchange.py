@@ -57,8 +57,8 @@ class Exchange:
         self.lost = []
         if self.waiting:
             for number, answer in self.inbox.collect(list(self.waiting)):
-                if (node := self.waiting.pop(number, None)) is not None:
-                    read(node, answer)
+                if number in self.waiting:
+                    read(self.waiting.pop(number), answer)
                 del answer
 
 

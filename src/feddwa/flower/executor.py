@@ -39,7 +39,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime import run_clientapp as clientapp
 
-POLL = 0.05  # seconds between two queries of all SuperNodes for tasks, at least
+POLL = 0.05, 1.0  # seconds between two queries of all SuperNodes for tasks, at least and at most
 PAUSE = 4.0  # the same as a multiple of the time that such a query takes, so that twenty nodes cost no core
 SETTLE = 0.2  # seconds before a message is pulled: the SuperNode offers it before it is complete, and a retry takes 1 s
 WARM = ("feddwa.flower.client", "torch._dynamo")  # all that a ClientApp imports until it trains
@@ -119,7 +119,7 @@ def serve(addresses: list[str], connection: Connection, parent: int | None) -> N
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 _report(forks.pop(ended[0]), ended[1], connection)
-        time.sleep(max(POLL, PAUSE * (time.monotonic() - began)))
+        time.sleep(min(max(POLL[0], PAUSE * (time.monotonic() - began)), POLL[1]))
 
 
 def _fork(address: str, token: str, connection: Connection) -> tuple[int, Fork]:
