@@ -37,7 +37,7 @@ fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE))
 
 robustness: $(READY)
-	$(BIN)/python benchmarks/robustness.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/robustness.py grid --jobs 2
 
 # A Chromium of this machine, playwright's own, or the distribution's; pictures of the report end up in build/browser.
 browser: $(READY)
