@@ -77,6 +77,8 @@ def words_of(rng: random.Random, name: str) -> list[str]:
         line += [f"--{key}={value}" for key, value in usual.items() if f"--{key}" not in given]
     if name == "reproduce":
         line.append("--dry-run")  # what it would train are the paper's experiments
+    if name == "watch":
+        line.append("--port=99999")  # refused: a server does not end by itself
     if name == "federate":
         line.append("--fault=dropout=1")  # refused: real processes are other tests' business
     return line

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from safetensors import numpy as safetensors
 
 from feddwa import cli
+from feddwa.faults import Faults
 
 FAILED = re.compile(r"feddwa: failed: .+: (nothing was trained|the loss is no finite number)[^\n]+\n")
+FAULTS = ", ".join(field.name for field in fields(Faults))
 NO_NUMBER = re.compile(r"(?<![\w./-])[-+]?(nan|inf|infinity)(?![\w./-])", re.IGNORECASE)
 
 
@@ -90,6 +93,7 @@ def _nonsense(what: str) -> None:
 
 
 def finite_text(text: str) -> None:
-    """A table that was shown has no NaN in it."""
+    """A table that was shown has no NaN in it; the fault of this name may be told."""
+    text = " ".join(text.split()).replace(FAULTS, "")
     found = NO_NUMBER.search(text)
     assert found is None, text[max(0, found.start() - 200) : found.end() + 200]
