@@ -52,7 +52,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_the_wheel_is_small_and_holds_neither_results_nor_data(wheel):
-    assert wheel.stat().st_size < 2**20  # 1 MiB; a fifth of it is ECharts, which the report carries
+    assert wheel.stat().st_size < 1.1e6  # a fifth of it is ECharts, which the report carries
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"feddwa", "feddwa_reproduction"}
     foreign = (".jsonl", ".npz", ".parquet", ".safetensors", ".csv", ".png", ".pyc")
