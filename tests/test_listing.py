@@ -130,7 +130,7 @@ def test_one_algorithm(listed):
     text = listed("algorithms", "fedfomo")
     assert "down min(5, m - 1) models, up 1 model and min(6, m) numbers" in text
     assert "0.8, and 1.4 forward alone, to validate models" in text
-    assert "fallback=own  What to go on with if no model helps. (own, base)" in text
+    assert "fallback=own  Where to continue if no model helps. (own, base)" in text
     assert "FedAvg's being 1: 1, and 1 before evaluation" in listed("algorithms", "fedavg_ft")
 
 

@@ -1,4 +1,4 @@
-"""The algorithms, one file each: a file of this folder that defines an `Algorithm` with a `title` is one, by its name.
+"""The algorithms, one file each: a file in this folder that defines an `Algorithm` with a `title` registers its name.
 
 `from feddwa.algorithms import FedProx` works for all of them.
 """
@@ -31,7 +31,7 @@ METHODS = (
 
 
 def adopt(kind: Any) -> type[Algorithm]:
-    """A class from outside the package as an algorithm; raises Unfit where it cannot be one."""
+    """Check a class from outside the package as an algorithm; raises Unfit if it cannot be one."""
     if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
         raise Unfit(f"is {_in_words(kind)}, must be a subclass of feddwa.Algorithm")
     if not is_dataclass(kind) or (vars(kind).get("__annotations__") and "__dataclass_fields__" not in vars(kind)):
@@ -54,7 +54,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def title_of(name: str) -> str:
-    """How tables and figures call the algorithm of a name or reference."""
+    """Display name of an algorithm, in tables and figures, from its name or reference."""
     kind = plugins.ALGORITHMS.find(name)
     return str(vars(kind).get("title", kind.__name__))
 

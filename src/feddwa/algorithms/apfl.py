@@ -1,20 +1,22 @@
 """APFL: every client mixes a model of its own with the global one (Deng, Kamani and Mahdavi, 2020).
 
-Client i predicts with the mixture u = alpha_i v_i + (1 - alpha_i) w. For every batch, all from the values before it,
+Client i predicts with the mixture u = alpha_i v_i + (1 - alpha_i) w. Each batch updates all three from their old
+values:
 
     w_i     <- w_i - eta grad f(w_i)                              the shared model trains as FedAvg's
     v_i     <- v_i - eta alpha_i grad f(u),   u = alpha_i v_i + (1 - alpha_i) w_i
     alpha_i <- clip to [0, 1] of  alpha_i - eta_a <v_i - w_i, grad f(u)>
     server  w = sum_{k in S_t} (n_k / n) w_k
 
-Crosses the network: w down, w_i up, two model sizes; v_i and alpha_i stay. Evaluated is the mixture with the w of then.
+Crosses the network: w down, w_i up, two model sizes; v_i and alpha_i stay. The mixture with the current w is evaluated.
 
-Where the paper, its code and others differ: the paper mixes parameters, as we do; the official code and three libraries
-mix outputs, which is another model where networks are deep. It steps w first and takes for alpha's gradient what is no
-derivative, once a round, with 0.02 alpha besides. One library trains v_i at v_i itself and overwrites it by the
-mixture, another lets the shared model step twice with one gradient, a third adds alpha w for (1 - alpha) w. Below about
-0.1 alpha starves v_i of its gradient and falls to 0, which is FedAvg: start near one half. alpha = 1 is Local, alpha =
-0 FedAvg. Statistics of BatchNorm are those of u's passes; policies that edit messages are refused as with Ditto.
+Where the paper, its code and others differ: we mix parameters, as the paper does. The official code and three libraries
+mix outputs, which for a deep network is a different model. The official code steps w first, and its update of alpha is
+not a gradient: once a round, with a decay of 0.02 alpha. One library takes the gradient of v_i at v_i and overwrites
+v_i by the mixture; another steps the shared model twice with one gradient; a third adds alpha w in place of (1 - alpha)
+w. Below about 0.1, alpha starves v_i of its gradient and falls to 0, which is FedAvg, so start near 0.5. alpha = 1 is
+Local, alpha = 0 FedAvg. BatchNorm statistics come from the passes of u. Policies that edit messages are refused, as for
+Ditto.
 """
 
 import math
@@ -42,8 +44,8 @@ Adaptive = Literal["off", "round", "step"]
 class MixtureStep(OptimizerStep):
     """One step of w_i, v_i and alpha_i.
 
-    The optimiser moves w_i and v_i, each along its own gradient and clipped by itself, so that w_i is FedAvg's whatever
-    v_i does. The step of alpha_i stays plain.
+    The optimiser moves w_i and v_i, each along its own gradient with its own clipping, so that w_i is FedAvg's for
+    every v_i. alpha_i takes a plain step.
     """
 
     moves = ("model", "personal")
@@ -71,16 +73,16 @@ class MixtureStep(OptimizerStep):
 
 
 def loss_aside(net: Net, params: Model, batch: Batch) -> Tensor:
-    """The task's loss, without a trace in the BatchNorm statistics."""
+    """The task's loss, without updating the BatchNorm statistics."""
     return net.aside().loss(params, batch)
 
 
 @dataclass(frozen=True)
 class APFL(FedAvg):
-    """APFL with the original's first alpha, and the paper's rule for it."""
+    """APFL with the original's initial alpha and the paper's update rule."""
 
     title = "APFL"
-    summary = "a mixture of a model of its own and the global one, in learned shares"
+    summary = "a mixture of the client's own model and the global one, in learned shares"
     kind, year = "personal", 2020
     passes = 2
     models_kept, numbers_kept = 1, 1
@@ -91,7 +93,7 @@ class APFL(FedAvg):
     newcomer = Algorithm.newcomer  # it has no v_i yet: a newcomer is fine-tuned
 
     alpha: Annotated[float, Tunable(0.1, 0.9)] = 0.5
-    """Share of the client's own model in the mixture, at first."""
+    """Initial share of the client's own model in the mixture."""
     adaptive: Adaptive = "step"
     """When alpha follows its gradient: never, at the first step of a round, or at every step."""
     alpha_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
@@ -105,7 +107,7 @@ class APFL(FedAvg):
         require(used, "--param alpha_lr", rate, "none where adaptive=off, which leaves alpha as it is")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model; every client has v_i, at first the same, and alpha_i."""
+        """The global model; every client has v_i, initially the global model, and alpha_i."""
         server, _ = super().setup(problem)
         alpha = next(iter(problem.initial.values())).new_full((problem.clients,), self.alpha)
         return server, {"personal": repeat(problem.initial, problem.clients), "mixing": {"alpha": alpha}}

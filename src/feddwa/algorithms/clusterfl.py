@@ -9,14 +9,14 @@ Client i trains from its cluster's model w_c, giving the update D_i. The server,
 
 Crosses the network: w_c down, v_i up, two model sizes.
 
-Where the paper, its code and others differ: the paper weighs by size and checks a bound on the norms before a split;
-its notebook does neither, and we follow the notebook. The notebook and a benchmark that copied it number the members of
-children inside their parent, so that every split after the first moves the wrong clients; ours keeps global ids. Under
-partial participation, which neither describes, norms and means are those of the participants; a split sorts absent
-members by their last update, and those never seen go with the larger child. The notebook's eps1 = 0.4, eps2 = 1.6
-belong to its network and rate, and the paper's tuned values are unpublished. If no update is longer than eps2 nothing
-ever splits and ClusterFL is FedAvg without sizes. Our rule, where eps2 is not given to `feddwa compare`: 0.8 of the
-largest norm in the ten rounds from which on splits are allowed, of a federation that never splits (`tolerance`).
+Where the paper, its code and others differ: the paper weighs by size and checks a bound on the norms before a split; we
+follow its notebook, which does neither. The notebook, and a benchmark that copied it, number the members of children
+within their parent, so that every split after the first moves the wrong clients; we use global ids. Neither describes
+partial participation: our norms and means are those of the participants, a split assigns absent members by their last
+update, and clients never seen join the larger child. The notebook's eps1 = 0.4, eps2 = 1.6 belong to its network and
+rate; the paper's tuned values are unpublished. If no update is longer than eps2, nothing splits and ClusterFL is FedAvg
+with equal weights. `feddwa compare` sets an eps2 that is not given to 0.8 of the largest norm in the first ten rounds
+that allow splits, measured in a federation that never splits (`tolerance`).
 """
 
 import math
@@ -36,7 +36,7 @@ from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines
 from feddwa.params import Tunable
 
-SHARE, LATE = 0.8, 10  # of the rule for eps2: of the largest norm, in so many rounds after the warm-up
+SHARE, LATE = 0.8, 10  # rule for eps2: this share of the largest norm in this number of rounds after the warm-up
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ClusterFL(Algorithm):
     eps2: Annotated[float, Tunable(0.01, 10, log=True)] = 1.6
     """Split only above this largest norm of an update."""
     warmup: int = 20
-    """Rounds without a split."""
+    """Rounds before the first split."""
 
     def __post_init__(self) -> None:
         require(0 <= self.eps1 < math.inf, "--param eps1", self.eps1, "a finite number, 0 or more")
@@ -78,7 +78,7 @@ class ClusterFL(Algorithm):
         return {"model": local}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Split what has to be split, then move every cluster by the mean update of its participants."""
+        """Split clusters, then move each by the mean update of its participants."""
         fresh = difference(upload["model"], take(server["model"], cohort.ids))
         update = put(server["update"], cohort.ids, fresh)
         seen = server["clusters"]["seen"].index_fill(0, cohort.ids, True)
@@ -105,7 +105,7 @@ class ClusterFL(Algorithm):
         return best_cluster(trainer, others)
 
     def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
-        """Whether nothing has split because of the tolerances, or never can."""
+        """Whether the tolerances have prevented every split, or always will."""
         if not measured or any(each["cluster_count"] > 1 for each in measured):
             return
         late = measured[self.warmup :]
@@ -129,9 +129,9 @@ class ClusterFL(Algorithm):
 
 
 def tolerance(largest: Sequence[float], warmup: int) -> float | None:
-    """eps2 by our rule, to two digits, from the largest norm of an update in each round of a run without splits.
+    """eps2 by our rule, to two digits. largest: the largest norm of an update in each round of a run without splits.
 
-    None where there are fewer than the ten rounds after the warm-up in which it is measured.
+    None if the run ends before the ten rounds after the warm-up in which it is measured.
     """
     late = largest[warmup : warmup + LATE]
     if len(late) < LATE or not median(late) > 0:

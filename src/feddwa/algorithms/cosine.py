@@ -15,20 +15,20 @@ from feddwa.engine.rows import only, scale
 def best_partner(similarity: Tensor) -> Tensor:
     """s_i = max over j != i of max(c_ij, 0): (m,) from similarity (m, m).
 
-    At the joint optimum of a group its updates sum to zero, so cosines within it are slightly negative. Such rounds say
-    nothing about who belongs together, and s_i is 0.
+    At a group's joint optimum its updates sum to zero, so the cosines within it are slightly negative. Such rounds
+    carry no information about groups, and s_i is 0.
     """
     return similarity.diagonal_scatter(torch.zeros_like(similarity.diagonal())).amax(1)
 
 
 def spearman_brown(cosine: Tensor) -> Tensor:
-    """2c / (1 + c) with c = max(cosine, 0): the cosine expected of two epochs, from that of two half epochs."""
+    """2c / (1 + c) with c = max(cosine, 0): the expected cosine of two whole epochs, from that of two half epochs."""
     c = cosine.clamp(min=0)
     return 2 * c / (1 + c)
 
 
 def mean_similarity(cosine_sum: Tensor, weight_sum: Tensor) -> Tensor:
-    """A (N, N): mean cosines, 0 where the weights sum to 0; the diagonal corrected from half epochs to whole ones."""
+    """A (N, N): mean cosines, 0 where the weights sum to 0. The diagonal is corrected from half to whole epochs."""
     mean = torch.where(weight_sum > 0, cosine_sum / weight_sum, 0.0)
     return mean.diagonal_scatter(spearman_brown(mean.diagonal()))
 
@@ -36,8 +36,8 @@ def mean_similarity(cosine_sum: Tensor, weight_sum: Tensor) -> Tensor:
 def similarity_weights(similarity: Tensor, power: float) -> Tensor:
     """P (m, m) from similarity (m, m): p_ij ~ max(a_ij, 0)^power, rows summing to 1.
 
-    The diagonal is raised to the largest entry of its row, so that a client weights nobody more than itself. A row
-    without a positive entry becomes the client's own row of the identity.
+    The diagonal is raised to the largest entry of its row, so that no client weights another above itself. A row
+    without a positive entry becomes that of the identity.
     """
     itself = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
     nearest = similarity.masked_fill(itself, 0.0).amax(1)
@@ -48,12 +48,12 @@ def similarity_weights(similarity: Tensor, power: float) -> Tensor:
 
 
 def scale_others(weights: Tensor, factor: float) -> Tensor:
-    """P (N, N) with all entries off the diagonal multiplied by `factor`, and rows scaled to sum to 1 again."""
+    """P (N, N) with all off-diagonal entries multiplied by `factor` and rows normalised to sum to 1."""
     scaled = (factor * weights).diagonal_scatter(weights.diagonal())
     return scaled / scaled.sum(1, keepdim=True)
 
 
 def agreed_update(update: Stack, groups: Mapping[str, list[str]], cosine: Mapping[str, Tensor]) -> Stack:
-    """h_i: every group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine of halves."""
+    """h_i: each group of d_i (m, *shape) scaled by 2c / (1 + c), with c (m,) the group's cosine between the halves."""
     parts = (scale(spearman_brown(cosine[group]), only(update, names)) for group, names in groups.items())
     return only({name: value for part in parts for name, value in part.items()}, update)

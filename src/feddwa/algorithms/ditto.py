@@ -4,16 +4,15 @@
             v_i <- E_p epochs of  v_i - eta_p [grad f_i(v_i) + lambda (v_i - w)],   from where it was, w as downloaded
     server  w = sum_{k in S_t} (n_k / n) w_k
 
-Crosses the network: w down, w_i up, two model sizes. The personal model v_i never leaves its client, and is what is
-evaluated: it changes by its client's own training alone. The shared model is FedAvg's for every lambda; lambda = 0 is
-Local.
+Crosses the network: w down, w_i up, two model sizes. The personal model v_i never leaves its client and is evaluated;
+only the client's own training changes it. The shared model is FedAvg's for every lambda; lambda = 0 is Local.
 
 Where the paper, its code and others differ: the anchor is the downloaded w. The authors' PyTorch port pulls towards the
-moving w_i, by a distance that is not squared; another code averages the personal models and sends them back. A
-library's lambda is 0 by default, which is Local, and it reports the better of the global and the personal accuracy.
-Both models train on the same batches, as in the original, which counts steps where we count epochs. The original weighs
-clients equally, and chose lambda from 0.1, 1 and 2. BatchNorm: the statistics are those of v_i. The policies that edit
-messages would take them, or v_i's scales and shifts, for the shared model's, and are refused.
+moving w_i, by a distance that is not squared; another code averages the personal models and sends them back. One
+library's default lambda is 0, which is Local, and it reports the better of the global and the personal accuracy. Both
+models train on the same batches, as in the original, which counts steps where we count epochs. The original weighs
+clients equally and chose lambda from 0.1, 1 and 2. BatchNorm statistics are those of v_i. Policies that edit messages
+are refused: they would mistake these, or v_i's scales and shifts, for the shared model's.
 """
 
 import math
@@ -58,12 +57,12 @@ class Ditto(FedAvg):
         require(rate is None or 0 <= rate < math.inf, "--param personal_lr", rate, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model; every client has a personal one, at first the same."""
+        """The global model; every client has a personal model, initially the global one."""
         server, _ = super().setup(problem)
         return server, {"personal": repeat(problem.initial, problem.clients)}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """Both models. BatchNorm statistics are those of the personal one, which is evaluated."""
+        """Train both models. BatchNorm statistics are those of the personal one, which is evaluated."""
         shared, after = trainer.sgd(download["model"], memory)
         memory = {**after, "buffers": memory["buffers"]}
         step = ProximalStep(trainer.rate(self.personal_lr), self.lam)
@@ -72,7 +71,7 @@ class Ditto(FedAvg):
         return {"model": shared}, {**memory, "personal": state["model"]}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:
-        """Nothing: clients have what is evaluated."""
+        """Nothing: clients hold the evaluated models."""
         return {}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:

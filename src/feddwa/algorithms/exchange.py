@@ -1,4 +1,4 @@
-"""Updates that are shared with everybody, and mixtures of them with each client's own (L2C)."""
+"""Updates broadcast to all clients, and their mixture with each client's own (L2C)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from feddwa.mixing import dots, inner_products, mix
 
 @dataclass(frozen=True)
 class Exchange:
-    """What clients can mix: a broadcast, of which one copy stands for all, and their own last updates."""
+    """What clients can mix: a broadcast, stored once, and their own last updates."""
 
     start: Stack  # (m, *shape) where each client's last training began
     own: Stack  # (m, *shape) each client's own update, also if the broadcast is without it
@@ -35,5 +35,5 @@ class Exchange:
         return result.scatter(1, self.ids.unsqueeze(1), -dots(gradient, own).unsqueeze(1))
 
     def _sent(self, stack: Stack) -> Stack:
-        """Without what nobody sends (BatchNorm that stays local), which stays each client's own."""
+        """The parameters that clients send; the others (local BatchNorm) stay with their client."""
         return only(stack, self.updates)

@@ -2,8 +2,8 @@
 
     v = v + D^2;   everything else in `fedopt.py`
 
-Crosses the network: as FedAvg, two model sizes. v only grows, so steps shrink for ever. beta1 is 0, as in the paper; a
-library that leaves Adam's 0.9 there has another method.
+Crosses the network: as FedAvg, two model sizes. v only grows, so steps keep shrinking. beta1 is 0, as in the paper; one
+library keeps Adam's 0.9, which is a different method.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from feddwa.params import Tunable
 
 @dataclass(frozen=True)
 class FedAdagrad(FedOpt):
-    """FedAdagrad with the paper's beta1 and tau, and the rate that frameworks have."""
+    """FedAdagrad with the paper's beta1 and tau and the frameworks' rate."""
 
     title = "FedAdagrad"
     summary = "FedAvg with Adagrad on the server"
@@ -26,7 +26,7 @@ class FedAdagrad(FedOpt):
     server_lr: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.1
     """eta_g: the server's rate."""
     beta1: float = 0.0
-    """Share of the old direction that is kept."""
+    """Share of the old direction kept."""
 
     def second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         """The sum of all squares so far."""

@@ -21,5 +21,5 @@ class FedAdam(Decaying):
     kind, year = "global", 2021
 
     def second_moment(self, old: Tensor, square: Tensor) -> Tensor:
-        """An exponential mean."""
+        """An exponential moving average."""
         return self.beta2 * old + (1 - self.beta2) * square

@@ -1,22 +1,22 @@
 """FedALA: each client learns, number by number, how much of the global model to take (Zhang et al., AAAI 2023).
 
-theta_i is client i's model as it last trained it, W_i in [0, 1] has the shape of the blended layers. At the start of a
-round the other layers are w's, and in the blended ones
+theta_i is client i's last trained model; W_i in [0, 1] has the shape of the blended layers. At the start of a round the
+other layers are w's, and in the blended ones
 
     theta(W) = theta_i + (w - theta_i) W      number by number
     W        = clip[ W - eta_W grad f_i(theta(W)) (w - theta_i) ]   for batches of a share s of the training data
     theta_i  = E epochs of SGD from the blend;   server  w = sum_{k in S_t} (n_k / n) theta_k
 
 Crosses the network: w down, theta_i up, two model sizes; the blended layers of theta_i, and W_i, stay with the client.
-Evaluated is the blend, which every client makes anew and does not keep.
+Each client is evaluated with a fresh blend, which is not stored.
 
-Where the paper, its code and others differ: W starts at 1, so that the first participation takes w as it is; that round
-learns no W. The second learns it for many epochs, until the last losses vary by less than 0.1 in the code: as batches
-of all clients train together, here a fixed number, 11, where that rule stops as a rule. Later rounds take one. The
-share is the front of the epoch's order, less a sample that would be a batch by itself; the code's is a stretch of the
-stored data. The head is blended, which the code calls 2 (it counts tensors: 1 is the head's bias alone, 0 all layers).
-The code blends for absent clients as well and keeps the result; ours keep theta_i and W_i. A library shares W among all
-clients. W is moved by the plain step above, whatever optimiser the models have.
+Where the paper, its code and others differ: W starts at 1, so a client's first round takes w as it is and learns no W.
+Its second round learns W for 11 epochs and later rounds for one. The code stops the second round when the last losses
+vary by less than 0.1, usually after 11 epochs; we fix the number because all clients' batches train together. The share
+s is the front of the epoch's order, less a sample that would be a batch by itself; the code takes a stretch of the
+stored data. The head is blended, which the code calls 2 (it counts tensors: 1 is the head's bias, 0 all layers). The
+code also blends for absent clients and stores the result; ours keep theta_i and W_i. One library shares W among all
+clients. W always takes the plain step above, whatever the models' optimiser.
 """
 
 import math
@@ -64,7 +64,7 @@ class FedALA(FedAvg):
     """FedALA with the official values."""
 
     title = "FedALA"
-    summary = "learns number by number how much of the global model to take"
+    summary = "learns, for each parameter, how much of the global model to take"
     kind, year = "personal", 2023
     global_model = False
     probe_passes = evaluation_probe_passes = 0.8
@@ -75,7 +75,7 @@ class FedALA(FedAvg):
     blend_lr: Annotated[float, Tunable(0.01, 10, log=True)] = 1.0
     """eta_W: rate of the weights."""
     share: Annotated[float, Tunable(0.2, 1.0)] = 0.8
-    """s: share of the training data that the weights are learned on."""
+    """s: share of the training data on which the weights are learned."""
     start_epochs: Repeats = 11
     """Epochs of learning in a client's second round; later rounds take one."""
     head: str = "last"
@@ -87,7 +87,7 @@ class FedALA(FedAvg):
         require(self.start_epochs >= 1, "--param start_epochs", self.start_epochs, "at least 1")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """FedAvg's server; each client has its blended layers, their weights, and how often it took part."""
+        """FedAvg's server; each client has its blended layers, their weights and its number of rounds."""
         server, _ = super().setup(problem)
         names = tuple(problem.initial) if self.head == "all" else problem.head_named(self.head)
         own = repeat(only(problem.initial, names), problem.clients)
@@ -102,12 +102,12 @@ class FedALA(FedAvg):
         return {"model": local}, {**memory, **kept}
 
     def start(self, trainer: Trainer, shared: Stack, memory: Memory) -> tuple[Stack, Stack]:
-        """The blend of w (m, *shape) and a client's own layers, and the weights that it has learned for it."""
+        """The blend of w (m, *shape) and a client's own layers, and the learned weights."""
         own, weights, count = memory["own"], memory["weights"], memory["rounds"]["count"]
         samples = (self.share * trainer.sizes()).long().clamp(min=1)
         samples -= (
             (samples > 1) & (samples % trainer.batch_size == 1)
-        ).long()  # BatchNorm has no use for a batch of one
+        ).long()  # BatchNorm needs batches of two or more
         rest = {name: value for name, value in shared.items() if name not in own}
         constants = {"own": own, "shared": only(shared, own), "rest": rest}
         for epochs, who in ((self.start_epochs, count == 1), (1, count > 1)):

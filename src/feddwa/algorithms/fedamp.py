@@ -4,17 +4,17 @@
             A(x) = 1 - exp(-x / sigma), so A'(x) = exp(-x / sigma) / sigma
     client  w_i = argmin_v f_i(v) + lambda / (2 alpha) ||v - u_i||^2,   E epochs of SGD from its own w_i
 
-Crosses the network: u_i down, w_i up, two model sizes. Evaluated is w_i, which its client keeps.
+Crosses the network: u_i down, w_i up, two model sizes. w_i is evaluated, which the client stores.
 
-Where the paper, its code and others differ: there is no official code. The library that FedDWA's authors used had the
-formula wrong at both times in question: in 2022 the self part was the old u_i instead of w_i; since 2023 the proximal
-term is computed from detached tensors, so that FedAMP was Local training (lam = 0 here). Ours is the formula, squared
-and differentiated. Under partial participation, which the paper does not describe, that library mixes w_i with the
-uploads of the last round's cohort alone, and so do we (`neighbours`). FedDWA's values sigma = alpha = 1, lambda = 0.1
-are far from the original's (about 1e6, 1e4, 1). With them the self weight is negative while models are close (its lower
-bound is 1 - n alpha / sigma for n neighbours; the mix is convex only for alpha <= sigma / n), and u_i = w_i once models
-are several sigma apart: FedAMP then is Local training. With everybody's last upload mixed, n grows from round to round,
-and the self weight runs away with it. The self weights are in the report of every round.
+Where the paper, its code and others differ: there is no official code. The library used by FedDWA's authors had the
+formula wrong in both relevant years: in 2022 the self part was the old u_i instead of w_i; since 2023 the proximal term
+is computed from detached tensors, so that FedAMP was Local training (lam = 0 here). Ours is the formula, squared and
+differentiated. The paper does not describe partial participation; as in that library, w_i is mixed with the uploads of
+the last round's cohort alone (`neighbours`). FedDWA's values sigma = alpha = 1, lambda = 0.1 are far from the
+original's (about 1e6, 1e4, 1). They make the self weight negative while models are close (its lower bound is 1 - n
+alpha / sigma for n neighbours; the mix is convex only for alpha <= sigma / n). Once models are several sigma apart, u_i
+= w_i and FedAMP is Local training. With neighbours=everyone, n grows from round to round and the self weight diverges.
+The report shows the self weights of every round.
 """
 
 import math
@@ -49,13 +49,13 @@ class FedAMP(Algorithm):
     discloses, evaluated = "its trained model", "its own model"
 
     alpha: Annotated[float, Tunable(0.01, 1e4, log=True)] = 1.0
-    """Step of the server on the attention."""
+    """Step size of the server on the attention."""
     sigma: Annotated[float, Tunable(0.1, 1e6, log=True)] = 1.0
-    """Squared distance over which attention fades."""
+    """Squared distance over which attention decays."""
     lam: Annotated[float, Tunable(1e-3, 10, log=True)] = 0.1
     """lambda: pull towards u_i, divided by alpha."""
     neighbours: Literal["cohort", "everyone"] = "cohort"
-    """Whose last uploads are mixed: the last round's, or all."""
+    """Whose last uploads are mixed: those of the last round, or of all clients."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
@@ -63,7 +63,7 @@ class FedAMP(Algorithm):
         require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """Everybody's last upload w_i and message u_i; the client remembers its w_i."""
+        """Every client's last upload w_i and message u_i; the client stores its w_i."""
         models = repeat(problem.initial, problem.clients)
         seen = {"clients": torch.zeros(problem.clients, dtype=torch.bool)}
         return {"model": models, "message": models, "seen": seen}, {"model": models}
@@ -79,7 +79,7 @@ class FedAMP(Algorithm):
         return upload, {**memory, "model": upload["model"]}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """New messages to everybody, since anybody's neighbours may have moved."""
+        """New messages for all clients, since the neighbours of any may have moved."""
         models = put(server["model"], cohort.ids, upload["model"])
         seen = server["seen"]["clients"].index_fill(0, cohort.ids, True)
         neighbours = cohort.ids if self.neighbours == "cohort" else seen.nonzero().flatten()
@@ -90,7 +90,7 @@ class FedAMP(Algorithm):
         return new, {"weights": own, **numbers}
 
     def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
-        """Whether messages overshoot, because a client's neighbours together weigh more than 1."""
+        """Whether messages overshoot because a client's neighbours weigh more than 1 in total."""
         lowest = min((each["self_weight"] for each in measured), default=0.0)
         if lowest < 0:
             count = sum(each["self_weight"] < 0 for each in measured)
@@ -109,5 +109,5 @@ class FedAMP(Algorithm):
         return xi + torch.diag(1 - xi.sum(1))
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The own model."""
+        """The client's own model."""
         return memory["model"], memory

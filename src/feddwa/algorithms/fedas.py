@@ -6,15 +6,15 @@
             tau_i = sum over batches b of ||grad f_b(phi_i, h_i)||^2
     server  phi = sum_{k in S_t} (tau_k / tau) phi_k
 
-Crosses the network: the body phi down, phi_i and the number tau_i up. The whole model stays with its client. Evaluated
-is (phi_i, h_i) as the client last trained it, so that nothing comes down for it; of an absent client it waits.
+Crosses the network: the body phi down, phi_i and the number tau_i up. The whole model stays with its client. (phi_i,
+h_i) is evaluated as the client last trained it, so evaluation needs no download.
 
-Where the paper, its code and others differ: in the official code clients share one object for the body, so that the
-alignment of one changes what the next begins with; a library copies it, as we do. The code sends the head, too, and
-nobody uses it; and it computes tau of absent clients. tau is no trace of the Fisher information: gradients of batches,
-not of samples, are squared, and summed, so that it grows with the number of batches. It vanishes for a client that
-fits its data, which gives weight to those that do not; where it is 0 for all, they count equally. Means and tau are
-taken in evaluation mode, the alignment in training mode and by plain SGD; BatchNorm statistics go on from it. Another
+Where the paper, its code and others differ: in the official code clients share one object for the body, so that one
+client's alignment changes the next one's start; a library copies it, as we do. The code also sends the head, which
+nobody uses, and computes tau of absent clients. tau is not the trace of the Fisher information: it sums the squared
+gradients of batches, not of samples, and so grows with the number of batches. It vanishes for a client that fits its
+data, which shifts weight to those that do not; if it is 0 for all, they count equally. Class means and tau are computed
+in evaluation mode, the alignment in training mode by plain SGD, which also updates the BatchNorm statistics. Another
 library aligns means of batches and downloads the head. `align_epochs` = 0 and `weights` = size train as FedPer.
 """
 
@@ -39,7 +39,7 @@ from feddwa.params import Repeats, Tunable
 
 
 def alignment(net: Net, params: Model, batch: Batch, known: Model) -> Tensor:
-    """Distance of features from the means (C, F) of their classes, which count equally in a batch."""
+    """Distance of features from their class means (C, F); classes count equally within a batch."""
     z = outputs_and_features(net, params, batch.x)[1]
     alike = (batch.y.unsqueeze(0) == batch.y.unsqueeze(1)).sum(1)  # (B,): samples of the same class
     return ((z - known["means"][batch.y]).square().mean(1) / alike).sum()
@@ -75,7 +75,7 @@ class FedAS(FedAvg):
     align_lr: Annotated[float, Tunable(1e-3, 0.1, log=True)] = 0.01
     """Rate of the alignment, under the run's schedule."""
     weights: Literal["fisher", "size"] = "fisher"
-    """By what bodies are weighed: tau, or the clients' sizes."""
+    """Weights of the bodies in the average: tau, or the clients' sizes."""
 
     def __post_init__(self) -> None:
         require(self.align_epochs >= 0, "--param align_epochs", self.align_epochs, "0 or more")
@@ -83,7 +83,7 @@ class FedAS(FedAvg):
         require(self.weights in ("fisher", "size"), "--param weights", self.weights, "fisher or size")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The body, without a client axis; every client has a whole model, at first the same."""
+        """The body, without a client axis; every client has a whole model, initially the same."""
         problem.head_weight("fedas")
         problem.counts_for("fedas")
         head = problem.head_named("last")
@@ -104,7 +104,7 @@ class FedAS(FedAvg):
         return {"model": only(model, body), **self.fisher(trainer, model, memory)}, {**memory, "own": only(model, own)}
 
     def fisher(self, trainer: Trainer, model: Stack, memory: Memory) -> Message:
-        """tau (m,); nothing where sizes are the weights."""
+        """tau (m,); empty if sizes are the weights."""
         if self.weights == "size":
             return {}
         like = next(iter(model.values()))
@@ -115,13 +115,13 @@ class FedAS(FedAvg):
         )[0]  # fmt: skip
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean of bodies by tau; P has the same row tau_k / tau for everybody."""
+        """The mean of bodies weighted by tau; every row of P is tau_k / tau."""
         by = upload["fisher"]["tau"] if self.weights == "fisher" else cohort.sizes
         mean, weights = average(by if by.any() else torch.ones_like(by), upload["model"])
         return {"model": mean}, {"weights": weights}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:
-        """Nothing: clients have what is evaluated."""
+        """Nothing: clients hold the evaluated models."""
         return {}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:

@@ -3,7 +3,7 @@
     w = sum_{k in S_t} (n_k / n) v_k
 
 Crosses the network: w down, v_k up, two model sizes. BatchNorm statistics stay with the clients, as in FedDWA's code,
-and the global model is evaluated on the clients with them: a server-side test would use statistics that nobody trained.
+and each client evaluates the global model with its own: a server-side test would use untrained statistics.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class FedAvg(Algorithm):
         return {"model": problem.initial}, {}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
-        """The same model for everybody."""
+        """The same model for every client."""
         return {"model": repeat(server["model"], len(cohort))}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
@@ -45,12 +45,12 @@ class FedAvg(Algorithm):
         return {"model": local}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean by data size; P has the same row n_k / n for everybody."""
+        """The mean by data size; every row of P is n_k / n."""
         mean, weights = average(cohort.sizes, upload["model"])
         return {"model": mean}, {"weights": weights}
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
-        """The global model, or what every client makes of it before use; the mean of the others' stands for it."""
+        """The global model, adapted as the method adapts it before use; the mean of the others' models replaces it."""
         weights = others.by_size()
         model, memory = others.mixed(weights)
         adapted = ", adapted to its data as every client adapts it" if self.evaluation_passes else ""

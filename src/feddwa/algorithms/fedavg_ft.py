@@ -1,13 +1,13 @@
-"""FedAvg_FT: FedAvg, and every client tunes its own copy of the result.
+"""FedAvg_FT: FedAvg, and every client fine-tunes its own copy of the result.
 
     train as FedAvg;   evaluate   w_i = SGD(w; own training data)   and throw w_i away
 
-Crosses the network: as FedAvg, two model sizes. Fine-tuning costs one more epoch per evaluated client, which the paper
-does not count, and neither do we: it is evaluation.
+Crosses the network: as FedAvg, two model sizes. Fine-tuning costs one more epoch per evaluated client. Like the paper,
+we count it as evaluation, not as cost of the round.
 
-Where the paper, its code and others differ: the length of fine-tuning is not stated. Ours is that of local training
-(same epochs, rate, batch size and keys), so with full participation the accuracy before round t + 1 is FedAvg's after
-it. BatchNorm statistics of the copy move with it and are used to test it. The global model never sees any of this.
+Where the paper, its code and others differ: the length of fine-tuning is not stated. Ours equals local training (same
+epochs, rate, batch size and keys), so with full participation the accuracy before round t + 1 is FedAvg's after it. The
+copy updates its BatchNorm statistics and is tested with them. The global model never changes by fine-tuning.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class FedAvgFT(FedAvg):
     """FedAvg with local fine-tuning."""
 
     title = "FedAvg_FT"
-    summary = "FedAvg, each client's copy tuned on its own data before use"
+    summary = "FedAvg, each client's copy fine-tuned on its own data before use"
     kind, year = "personal", 2019
     order = 5
     global_model = False
@@ -38,5 +38,5 @@ class FedAvgFT(FedAvg):
         require(self.tune_epochs is None or self.tune_epochs >= 0, "--param tune_epochs", self.tune_epochs, "0 or more")
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """A copy of w after local training, with the statistics that it has then."""
+        """A copy of w after local training, with its own updated statistics."""
         return trainer.sgd(download["model"], memory, epochs=self.tune_epochs)

@@ -6,10 +6,10 @@
 
 Crosses the network: as FedAvg, two model sizes; v stays on the server.
 
-Where the paper, its code and others differ: FedDWA's paper says Nesterov, beta = 0.1 from {0, 0.1, 0.5, 0.9, 0.99}; the
-form is not given and ours is that of the frameworks (SGD with nesterov=True on D). Another public code overwrites v by
-each client in turn, so that only the last one counts, or subtracts v once per client; ours sums over clients first.
-Momentum acts on parameters alone, never on BatchNorm statistics. beta = 0 is FedAvg bit for bit.
+Where the paper, its code and others differ: FedDWA's paper says Nesterov, beta = 0.1 from {0, 0.1, 0.5, 0.9, 0.99},
+without a formula; ours is that of the frameworks (SGD with nesterov=True on D). Another public code overwrites v by
+each client in turn, so that only the last one counts, or subtracts v once per client; ours first sums over clients.
+Momentum acts on parameters, never on BatchNorm statistics. beta = 0 is FedAvg bit for bit.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class FedAvgM(FedAvg):
     order = 4
 
     beta: Annotated[float, Tunable(0.0, 0.95)] = 0.1
-    """Share of the old momentum that is kept."""
+    """Share of the old momentum kept."""
     nesterov: bool = True
-    """Nesterov's form of momentum, or the plain one."""
+    """Nesterov momentum, or plain momentum."""
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "--param beta", self.beta, "from 0 to below 1")
@@ -45,7 +45,7 @@ class FedAvgM(FedAvg):
         return {"model": problem.initial, "momentum": zeros(problem.initial)}, {}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """FedAvg's mean, from which momentum leads on: w - D = mean, so w - (D + beta v) = mean - beta v."""
+        """FedAvg's mean moved on by momentum: w - D = mean, so w - (D + beta v) = mean - beta v."""
         averaged, info = super().server(server, cohort, upload)
         mean, old = averaged["model"], server["momentum"]
         momentum = {name: self.beta * old[name] + (w - mean[name]) for name, w in server["model"].items()}

@@ -1,17 +1,18 @@
-"""FedBABU: train the body under one random head, tune a copy before use (Oh, Kim and Yun, ICLR 2022).
+"""FedBABU: train the body under one random head, fine-tune a copy before use (Oh, Kim and Yun, ICLR 2022).
 
-    client    phi_i <- E epochs of  phi_i - eta grad_phi f_i(phi_i, h_0),   h_0: the initial head, for all and for ever
+    client    phi_i <- E epochs of  phi_i - eta grad_phi f_i(phi_i, h_0),   h_0: the initial head, never trained
     server    phi = sum_{k in S_t} (n_k / n) phi_k
     evaluate  (phi, h_0) after E_f epochs of all parameters on the client's training data, thrown away afterwards
 
-Crosses the network: the body phi down and up; everybody has h_0 from the start. After local training (phi_i, h_0) is
+Crosses the network: the body phi down and up; all clients have h_0 from the start. After local training (phi_i, h_0) is
 evaluated without tuning, and `tune_epochs` = 0 evaluates the global (phi, h_0): the paper's "initial accuracy".
 
-Where the paper, its code and others differ: tuning's rate is the last of the original's decaying schedule, 0.001; ours
-is the run's where none is given. A library tunes once, after the last round, the locally trained bodies, and prints the
-best accuracy of untuned models; another sets the head's gradient to zero, so that weight decay would shrink it. Here
-h_0 is a constant of the clients' training and the server never has one. The official code tunes the round with the best
-test accuracy; ours is tuned before every evaluation. Sizes weigh the average, the original's clients count equally.
+Where the paper, its code and others differ: the original tunes at the last rate of its decaying schedule, 0.001; ours
+defaults to the run's rate. One library tunes once, after the last round, the locally trained bodies, and prints the
+best accuracy of untuned models; another sets the head's gradient to zero, so that weight decay would shrink the head.
+Here h_0 is a constant in the clients' training and the server never stores it. The official code tunes the round with
+the best test accuracy; we tune before every evaluation. The average is weighted by size; the original weighs clients
+equally.
 """
 
 import math
@@ -39,7 +40,7 @@ class FedBABU(PartlyShared):
     discloses, evaluated = "its trained body", "the shared body and initial head, tuned on its data"
 
     head: str = "last"
-    """Layers that are never trained: last, the last linear one, or names with commas between them."""
+    """Layers that are never trained: last (the last linear layer), or names separated by commas."""
     tune_epochs: Annotated[Repeats, Tunable(1, 10)] = 5
     """E_f: epochs of tuning before evaluation."""
     tune_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
@@ -60,7 +61,7 @@ class FedBABU(PartlyShared):
         return {"model": body}, memory
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """A copy of body and initial head, tuned."""
+        """A fine-tuned copy of body and initial head."""
         model, memory = super().personal(trainer, download, memory)
         if not self.tune_epochs:
             return model, memory

@@ -4,13 +4,13 @@
     server  w = sum_{k in S_t} (n_k / n) w_k
 
 Crosses the network: w down and up, the model without BatchNorm. Scale, shift, running mean and variance never leave the
-client. Evaluated is (w, b_i). It is FedAvg under the BatchNorm policy "all-local", by name.
+client. (w, b_i) is evaluated. FedBN equals FedAvg under the BatchNorm policy "all-local".
 
 Where the paper, its code and others differ: the official code and libraries find BatchNorm by "bn" in the names of
 parameters, and so average torchvision's "downsample.1" and every layer of a Sequential; we go by the layers' type. The
-original weighs clients equally. A client that has never trained is tested with untrained statistics. Without BatchNorm
-there is nothing to keep and FedBN would silently be FedAvg: such a network is refused. The policy "mean" is refused,
-which would send the statistics. Meant for clients whose inputs differ (scanners, styles), not for label skew.
+original weighs clients equally. A client that has never trained is tested with untrained statistics. A network without
+BatchNorm is refused, because FedBN would silently be FedAvg; so is the policy "mean", which would send the statistics.
+Meant for clients whose inputs differ (scanners, styles), not for label skew.
 """
 
 from dataclasses import dataclass

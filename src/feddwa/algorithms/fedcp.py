@@ -1,21 +1,22 @@
 """FedCP: a gate divides every feature between a personal head and a generic one (Zhang et al., KDD 2023).
 
-    z = phi_i(x) features;   c = v / ||v||, v the sum of the rows of W_i as they were when the round began
+    z = phi_i(x) features;   c = v / ||v||, v the sum of the rows of W_i at the start of the round
     gate(u) = relu(LayerNorm(linear(u))), two numbers for each of F features;   (r, 1 - r) their Gumbel softmax
     outputs = W_i (r z) + b_i + W_g ((1 - r) z) + b_g      u = c z
     client  CE(outputs, y) + lambda MMD^2(z, phi(x));   moves phi_i, the gate and (W_i, b_i)
     server  phi, the gate and (W_g, b_g) = means by size of phi_k, the gates and ((W_k, b_k) + (W_g, b_g)) / 2
 
 Crosses the network: the body phi, the gate (2 F^2 + 6 F numbers) and the generic head, down and up. The personal head
-stays, but the server can infer it from that mean, as it knows W_g. Evaluated are both heads as they are now, with c of
-the personal one and r without noise.
+stays, but the server, which knows W_g, can infer it from that mean. Both current heads are evaluated, with c of the
+personal one and r without noise.
 
 Where the paper, its code and others differ: MMD^2 has the kernel sum of exp(-D / 2s) over s = 10, 15, 20 and 50. These
-widths are absolute: it has no gradient for features much further apart than sqrt(50), and none at phi_i = phi, so that
-without dropout lambda does nothing in the first step of a round. The code draws noise in evaluation, too. Its first v
-is random, the same for all; here that of the initial head. It sends gate and generic head to those alone that have just
-trained; here everybody has the current ones. lambda is 5 in the released command, 0 in the code and 1 in a library.
-phi(x) is a pass in training mode, whose BatchNorm statistics are dropped. Both heads start as the initial one.
+widths are absolute: the gradient vanishes for features much further apart than sqrt(50), and at phi_i = phi, so that
+without dropout lambda has no effect on the first step of a round. The code also draws noise in evaluation. Its first v
+is random, the same for all clients; ours is that of the initial head. It sends gate and generic head only to the
+clients that have just trained; ours sends every client the current ones. lambda is 5 in the released command, 0 in the
+code and 1 in a library. phi(x) is a pass in training mode whose BatchNorm statistics are dropped. Both heads start as
+the initial one.
 """
 
 import copy
@@ -37,12 +38,12 @@ from feddwa.engine.rows import only
 from feddwa.errors import require
 from feddwa.params import Tunable
 
-GENERIC, CONTEXT = f"{ADDED}.generic", f"{ADDED}.context"  # in the names of (W_g, b_g), and of c
+GENERIC, CONTEXT = f"{ADDED}.generic", f"{ADDED}.context"  # parts of the names of (W_g, b_g) and c
 WIDTHS = [20.0, 30.0, 40.0, 100.0]  # of the kernel: 2 s
 
 
 class Splitter(nn.Module):
-    """The gate, the generic head, and c; the latter two stand still in training."""
+    """The gate, the generic head and c; training leaves the latter two fixed."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class Splitter(nn.Module):
         self.gate = nn.Sequential(nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU())
 
     def outputs(self, z: Tensor, linear: nn.Linear) -> Tensor:
-        """Of both heads: (B, F) -> (B, C)."""
+        """Outputs of both heads: (B, F) -> (B, C)."""
         pairs = self.gate(z * self.context).unflatten(1, (2, -1))  # (B, 2, F)
         own, generic = (F.gumbel_softmax(pairs, dim=1) if self.training else pairs.softmax(1)).unbind(1)
         scores: Tensor = linear(own * z) + self.generic(generic * z)
@@ -60,13 +61,13 @@ class Splitter(nn.Module):
 
 
 def context_of(weight: Tensor) -> Tensor:
-    """c of a head's weight (..., C, F): (..., F)."""
+    """c (..., F) from a head's weight (..., C, F)."""
     return F.normalize(weight.sum(-2), dim=-1)
 
 
 @dataclass(frozen=True)
 class Separated:
-    """The task's loss, and how far features are from those of the downloaded body phi."""
+    """The task's loss plus the discrepancy between the features and those of the downloaded body phi."""
 
     lam: Number
 
@@ -82,7 +83,7 @@ class Separated:
 
 @dataclass(frozen=True)
 class FedCP(PartlyShared):
-    """FedCP with the value of its command."""
+    """FedCP with the lambda of the released command."""
 
     title = "FedCP"
     summary = "a gate divides each sample's features between a personal and a generic head"
@@ -93,16 +94,16 @@ class FedCP(PartlyShared):
     other_ops = "samples * (3 * classes + 8 * features) * features"
     models_kept, numbers_kept = "1 - body", "features"
     server_ops = "m * (1 + added)"
-    discloses, evaluated = "its trained model and gate", "the shared part with its own head besides"
+    discloses, evaluated = "its trained model and gate", "the shared part plus its own head"
 
     lam: Annotated[float, Tunable(0.1, 10, log=True)] = 5.0
-    """lambda: how strongly features are held at those of the downloaded body."""
+    """lambda: strength of the pull of features towards those of the downloaded body."""
 
     def __post_init__(self) -> None:
         require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
 
     def network(self, module: nn.Module) -> nn.Module:
-        """With gate and generic head."""
+        """The network with gate and generic head."""
         return with_added(module, "fedcp", Splitter)
 
     def own(self, problem: Problem) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ class FedCP(PartlyShared):
         return *problem.head, *(name for name in problem.initial if name.endswith(CONTEXT))
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The server has the shared part; each client its head and c, in the precision of the run."""
+        """The server has the shared part; each client has its head and c, in the run's precision."""
         server, memory = super().setup(problem)
         return server, {**memory, "own": with_context(memory["own"])}
 
@@ -127,13 +128,13 @@ class FedCP(PartlyShared):
         return {"model": self.shared({**model, **halves}, memory)}, {**memory, "own": own}
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
-        """With the generic head of the round, inferred from the mean of both."""
+        """The trained model, with the round's generic head recovered from the mean of both heads."""
         sent, own = upload["model"], memory["own"]
         generic = {n: 2 * sent[n] - own[n.replace(GENERIC, "linear")] for n in sent if GENERIC in n}
         return {**sent, **own, **generic}
 
 
 def with_context(own: Stack) -> Stack:
-    """A personal head with its c as it is now."""
+    """A personal head with c computed from its current weight."""
     found = {n: context_of(own[n.replace(CONTEXT, "linear.weight")]) for n in own if n.endswith(CONTEXT)}
     return {**own, **found}

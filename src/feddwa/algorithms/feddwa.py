@@ -1,23 +1,23 @@
 """FedDWA: personalised federated learning with dynamic weight adjustment (Liu et al., IJCAI 2023).
 
-Each round client i trains its personalised model w_i for E epochs, giving the local model v_i, and looks g epochs
-further ahead, giving the guidance model u_i (Eq. 16). The server weighs client j for client i by
+Each round client i trains its personalised model w_i for E epochs, giving the local model v_i, and then for g more
+epochs, giving the guidance model u_i (Eq. 16). The server weighs client j for client i by
 
     p_ij ~ 1 / ||u_i - v_j||^2        over the K nearest j, normalised           (Eq. 15, top-K)
     w_i  = sum_j p_ij v_j             local models are mixed, never guidance     (Eq. 8)
 
-Crosses the network: down w_i, up v_i and u_i, three model sizes; the other variants of guidance need only two, because
-the server knows what they are made of. Data sizes play no role in the weights.
+Crosses the network: down w_i, up v_i and u_i, three model sizes. The other variants of guidance need only two, because
+the server can compute them. Data sizes do not enter the weights.
 
-Two options are ours. `granularity` computes weights for every layer or tensor by itself. `sketch` = b > 0 sends b
+Two options are ours. `granularity` computes separate weights for every layer or tensor. `sketch` = b > 0 sends b
 numbers in place of each group of g_i = u_i - v_i, and the lengths of its tensors, from which the server estimates the
 distances (feddwa.sketch).
 
-Where the paper, its code and others differ: the formula of the paper takes one full gradient step ahead, its algorithm
-box one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option
-for several guidance epochs restarts each from v_i, so that it cannot have an effect; ours follow one another. The look-
-ahead's BatchNorm statistics are thrown away, and it draws from its own key. So K = 1 is Local where v_i is the nearest
-model to u_i. Of equally near models (equal ones, say, at a rate of zero) that of the smallest number is kept.
+Where the paper, its code and others differ: the paper's formula looks one full gradient step ahead, its algorithm box
+one epoch, its code E epochs; we take whole epochs, one by default, which is the same for E = 1. The code's option for
+several guidance epochs restarts each from v_i, so it has no effect; ours continue one another. The guidance epochs draw
+from their own key, and their BatchNorm statistics are thrown away. K = 1 is therefore Local if v_i is the model nearest
+to u_i. Ties (equal models at rate 0, for example) keep the client with the smallest number.
 """
 
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ class FedDWA(Algorithm):
     guidance: Literal["ahead", "last", "current", "extrapolate"] = "ahead"
     """u_i: the model g epochs ahead, last round's v_i, this round's w_i, or 2 v_i - w_i."""
     guidance_epochs: Repeats = 1
-    """g: how far "ahead" looks."""
+    """g: epochs of training from v_i to the guidance model "ahead"."""
     tested: Literal["local", "guidance"] = "local"
-    """The models that are tested after training."""
+    """The models evaluated after training."""
     granularity: Annotated[Granularity, Tunable(choices=("model", "layer", "tensor"))] = "model"
-    """Parameters that get their weights together."""
+    """Parameters that share one set of weights."""
     sketch: int = 0
-    """b: numbers sent in place of each group's guidance; 0 = all of it."""
+    """b: numbers sent in place of each group's guidance; 0 = the whole model."""
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "--param top_k", self.top_k, "at least 1")
@@ -76,7 +76,7 @@ class FedDWA(Algorithm):
         require(known, "--param tested", self.tested, f"local: guidance={self.guidance} is not made by clients")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """One personalised model per client; for "last" also each client's last local model, at first the initial."""
+        """One personalised model per client; for "last" also its last local model, initially the initial model."""
         models = repeat(problem.initial, problem.clients)
         extra: ServerState = {"last": models} if self.guidance == "last" else {}
         extra = {"record": {"seed": torch.tensor(problem.seed)}} if self.sketch else extra
@@ -101,7 +101,7 @@ class FedDWA(Algorithm):
         return {"model": local, "sketch": sketches, "lengths": lengths}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Weigh by distance to the guidance models, mix the local ones; who is absent keeps its row."""
+        """Weigh by distance to the guidance models and mix the local models; absent clients keep their rows."""
         local = upload["model"]
         groups = parameter_groups(local, self.granularity)
         shares = {group: self._weights(server, cohort, upload, group, names) for group, names in groups.items()}
@@ -127,11 +127,11 @@ class FedDWA(Algorithm):
         return upload["model" if self.tested == "local" else "guidance"]
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
-        """The models nearest to a guidance model that starts from the mean, mixed and fine-tuned."""
+        """Mix the models nearest to a guidance model that starts from the mean, and fine-tune the mixture."""
         return nearest_mixed(trainer, others, epochs, max(1, epochs // 2), self.top_k)
 
     def _guidance(self, server: ServerState, cohort: Cohort, upload: Message, names: list[str]) -> Stack:
-        """The guidance models (m, *shape), only these parameters."""
+        """The named parameters of the guidance models (m, *shape)."""
         if self.guidance == "ahead":
             return only(upload["guidance"], names)
         known = take(only(server["last" if self.guidance == "last" else "model"], names), cohort.ids)

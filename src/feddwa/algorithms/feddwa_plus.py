@@ -1,7 +1,7 @@
 """FedDWA+, our own: mix clients whose updates point the same way, by layer, at FedAvg's traffic and computation.
 
 FedDWA weights clients by distances of models, which do not tell label skew from concept shift; FedDWA+ by the cosine
-similarity of updates. Client i trains w_i for an epoch, one half of its data after the other, to v_i. For every layer:
+similarity of updates. Client i trains w_i to v_i by an epoch, one half of its data after the other. For every layer:
 
     d_i  = v_i - w_i                      update of the epoch
     c_ij = cos(d_i, d_j), j != i          unbiased by noise, because i and j have independent data
@@ -13,15 +13,15 @@ similarity of updates. Client i trains w_i for an epoch, one half of its data af
     h_i  = 2 c_ii / (1 + c_ii) d_i        agreed update: the part of i's latest update that both halves share
     e_i  = running mean of w_i + h_i      over i's rounds, all layers together: the model that i uses
 
-Absent clients are mixed too, with w_i in place of v_i. Where targets are classes, i trains and uses its models with the
-log prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without. Crosses the network: w_i
-down, v_i and a number per layer up, two model sizes. A client stores four models.
+Absent clients are mixed too, with w_i in place of v_i. For class targets, i trains and uses its models with the log
+prior l_i = log((n_ic + k / C) / (n_i + k)) added to the outputs, and sends them without. Crosses the network: w_i down,
+v_i and a number per layer up, two model sizes. A client stores four models.
 
-Why: to first order <d_i, d_j> is what a step along j's update takes off i's loss (the paper's Eq. 9 to 12).
-- Halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start from
-  a mixed model. Within one epoch the second half has little left to do and would seem to disagree.
+Why: to first order <d_i, d_j> is the decrease of i's loss by a step along j's update (the paper's Eq. 9 to 12).
+- The halves alternate in coming first. a_i and b_i come from the latest round that began with that half, so both start
+  from a mixed model. Within one epoch the second half has little left to learn and would seem to disagree.
 - The t-th model has weight 1 / (1 + r (t - 1)) in the running mean: about the last share r of the rounds.
-- With l_i label skew separates updates less. Mixing can then be wide also if few take part, hence N / m.
+- l_i reduces the effect of label skew on updates. Mixing can then be wide even if few take part, hence N / m.
 """
 
 import math
@@ -47,7 +47,7 @@ UPDATES = (*HALVES, "agreed_update")
 
 @dataclass(frozen=True)
 class FedDWAPlus(Algorithm):
-    """FedDWA+ with the values that were chosen by test accuracy on digits and CIFAR-10."""
+    """FedDWA+ with the values chosen by test accuracy on digits and CIFAR-10."""
 
     title = "FedDWA+"
     summary = "mixes clients whose updates point the same way, layer by layer"
@@ -60,13 +60,13 @@ class FedDWAPlus(Algorithm):
     power: Annotated[float, Tunable(0.5, 8.0, log=True)] = 2.0
     """q: how sharply cosine similarity turns into weight."""
     average: Annotated[float, Tunable(0.0, 0.5)] = 0.1
-    """r: share of the rounds so far over which the model in use is a running mean; 0 = the last."""
+    """r: share of the rounds so far over which the model in use is a running mean; 0 = the last model."""
     granularity: Granularity = "layer"
-    """Parameters that get their weights together."""
+    """Parameters that share one set of weights."""
     prior: Annotated[float, Tunable(10, 1000, log=True)] = 200.0
-    """k: samples of even classes added to a client's own in l_i; large: without l_i."""
+    """k: samples of balanced classes added to a client's own in l_i; large: l_i has no effect."""
     freeze: int = 0
-    """Rounds after which A stays fixed, 0 = never; who has not met by then never weights each other."""
+    """Rounds after which A stays fixed, 0 = never; clients that have not met by then never weight each other."""
 
     def __post_init__(self) -> None:
         require(0 < self.power < math.inf, "--param power", self.power, "a finite number above 0")
@@ -103,7 +103,7 @@ class FedDWAPlus(Algorithm):
         return {"model": add_prior(local["model"], memory, -1), "cosine": cosine}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Update A from the cosines of the cohort, then mix all N clients, the absent ones with w_i for v_i."""
+        """Update A from the cohort's cosines, then mix all N clients, absent ones with w_i in place of v_i."""
         ids, pairs, total = cohort.ids, (cohort.ids.unsqueeze(1), cohort.ids), count(server["model"])
         update = difference(upload["model"], take(server["model"], ids))
         latest = put(server["model"], ids, upload["model"])  # v_i, and w_i of absent clients
@@ -124,7 +124,7 @@ class FedDWAPlus(Algorithm):
         return {"model": mixed, "cosine_sum": cosine_sum, "weight_sum": weight_sum}, report
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """e_i with the model that has just arrived and l_i; BatchNorm statistics are a running mean as well."""
+        """e_i with the received model and l_i; BatchNorm statistics are also a running mean."""
         used = self._averaged(memory, download["model"])
         buffers = {name: used.get(name, value) for name, value in memory["buffers"].items()}
         return add_prior(only(used, download["model"]), memory), {**memory, "buffers": buffers}
@@ -134,7 +134,7 @@ class FedDWAPlus(Algorithm):
         return add_prior(upload["model"], memory)
 
     def _averaged(self, memory: Memory, model: Stack) -> Stack:
-        """The running mean after w_i + h_i and the current BatchNorm statistics have entered it: (m, *shape)."""
+        """The running mean (m, *shape) including w_i + h_i and the current BatchNorm statistics."""
         past, share = memory["average"], 1 / (1 + self.average * memory["rounds"]["taken"])  # share: (m,)
         now = {**memory["buffers"], **{name: value + memory["agreed_update"][name] for name, value in model.items()}}
         return add_scaled(past, share, difference(only(now, past), past))

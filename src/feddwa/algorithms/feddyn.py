@@ -7,13 +7,13 @@
 Crosses the network: w down, v_k up, two model sizes. g_k stays with its client, h on the server; both are 0 at first.
 At an exact minimum g_k is the gradient of f_k there; with full participation h is the mean of the g_k.
 
-Where the paper, its code and others differ: the official code keeps -g_k / alpha instead of g_k, divides alpha by the
-client's share of samples, clips gradients, and tests mean v_k rather than w; here alpha is the same for all, as in the
-paper, and w is tested, which leads the mean by h / alpha. Two libraries have another method: one pulls by alpha/2
-||v - w|| without the square, a force that never fades, the other leaves the quadratic term out. alpha -> 0 is not
-FedAvg: h / alpha does not vanish with it. h sums up for ever; where clients do few steps it can run away, so its norm
-is among the numbers of a round. -<g, v> + alpha/2 ||v - w||^2 is alpha/2 ||v - (w + g / alpha)||^2 but for a constant:
-a pull towards a shifted anchor.
+Where the paper, its code and others differ: the official code stores -g_k / alpha instead of g_k, divides alpha by the
+client's share of samples, clips gradients, and tests mean v_k rather than w. Here alpha is the same for all, as in the
+paper, and w is tested, which differs from the mean by h / alpha. Two libraries have another method: one pulls by
+alpha/2 ||v - w|| without the square, a force that never fades; the other omits the quadratic term. alpha -> 0 is not
+FedAvg, because h / alpha does not vanish with it. h is an unbounded sum and can diverge where clients do few steps, so
+every round reports its norm. Up to a constant, -<g, v> + alpha/2 ||v - w||^2 is alpha/2 ||v - (w + g / alpha)||^2: a
+pull towards a shifted anchor.
 """
 
 import math
@@ -43,13 +43,13 @@ class FedDyn(FedAvg):
     updates = ("gradient",)
 
     alpha: Annotated[float, Tunable(1e-3, 0.1, log=True)] = 0.01
-    """Strength of the pull towards w; 0.001 to 0.1 are usual."""
+    """Strength of the pull towards w; usually 0.001 to 0.1."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model and h; every client remembers its g_k."""
+        """The global model and h; every client stores its g_k."""
         nothing = zeros(problem.initial)
         return {"model": problem.initial, "drift": nothing}, {"gradient": repeat(nothing, problem.clients)}
 
@@ -64,7 +64,7 @@ class FedDyn(FedAvg):
         return {"model": local}, {**after, "gradient": new}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean over clients, moved on by h."""
+        """The mean over clients, shifted by h."""
         mean, weights = average(torch.ones(len(cohort)), upload["model"])
         step = self.alpha * len(cohort) / cohort.clients
         drift = {name: value - step * (mean[name] - server["model"][name]) for name, value in server["drift"].items()}

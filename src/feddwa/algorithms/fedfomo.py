@@ -13,14 +13,14 @@ Evaluated is theta_i.
 
 Crosses the network: M models down, one up, 1 + M model sizes (none down in the first round), and M + 1 scores up.
 
-Where the paper, its code and others differ: the original explores with epsilon 0.3 falling by 0.05 a round, which later
-libraries drop, so that with their ties broken by number everybody first fetches the lowest ids; ours explores, and
-draws ties. If no model helps, the original returns to base and so throws the last training away; like later libraries
-we keep the client's model (fallback). Only the m uploads of the previous round can be fetched, min(M, m - 1) of them
-are: nobody fetches its own, and all messages of a round have the same length, so that a client outside the previous
-cohort gets one less than there are where m <= M. The original adds cluster averages to the candidates, left out as in
-FedDWA's description, and normalises raw before adding it to P. A candidate equal to base scores 0. Candidates are
-judged with the client's own BatchNorm statistics.
+Where the paper, its code and others differ: the original explores with epsilon 0.3, falling by 0.05 a round. Later
+libraries drop this and break ties by number, so that all clients first fetch the lowest ids; ours explores and draws
+ties. If no model helps, the original returns to base and so loses the last training; like later libraries we keep the
+client's model (fallback). Only the m uploads of the previous round can be fetched, min(M, m - 1) of them: nobody
+fetches its own, and all messages of a round have the same length, so that a client outside the previous cohort gets one
+fewer than available where m <= M. The original adds cluster averages to the candidates, which we omit as in FedDWA's
+description, and normalises raw before adding it to P. A candidate equal to base scores 0. Candidates are scored with
+the client's own BatchNorm statistics.
 """
 
 import math
@@ -50,16 +50,16 @@ class FedFomo(Algorithm):
     passes, forward_passes = 0.8, 1.4
     server_ops, validation = 0, 0.2
     models_kept = 2
-    discloses, evaluated = "its trained model, whose models help it", "its mixture of models"
+    discloses, evaluated = "its trained model, which models help it", "its mixture of models"
 
     models: Annotated[int, Tunable(1, 15)] = 5
-    """M: models fetched a round."""
+    """M: models fetched per round."""
     epsilon: Annotated[float, Tunable(0.0, 1.0)] = 0.3
-    """Probability of a random model in place of the best, at first."""
+    """Initial probability of a random model in place of the best."""
     decay: float = 0.05
-    """What epsilon loses a round."""
+    """Decrease of epsilon per round."""
     fallback: Literal["own", "base"] = "own"
-    """What to go on with if no model helps."""
+    """Where to continue if no model helps."""
 
     def __post_init__(self) -> None:
         require(self.models >= 1, "--param models", self.models, "at least 1")
@@ -67,19 +67,19 @@ class FedFomo(Algorithm):
         require(0 <= self.decay < math.inf, "--param decay", self.decay, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """No uploads yet, nobody prefers anybody; the client has its model and the base that it came from."""
+        """No uploads and no preferences yet; the client has its model and the base it came from."""
         nobody, affinity = torch.zeros(0, dtype=torch.int64), torch.zeros(problem.clients, problem.clients).double()
         record = {"uploaded": nobody, "affinity": affinity, "seed": torch.tensor(problem.seed)}
         models = repeat(problem.initial, problem.clients)
         return {"models": repeat(problem.initial, 0), "record": record}, {"model": models, "base": models}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
-        """M models for each client, a part each, by reference: nothing is copied here."""
+        """M models for each client, one part each, without copying."""
         slots = self.choose(server, cohort).unbind(1)
         return {f"model{n}": Picked(server["models"], slot) for n, slot in enumerate(slots)}
 
     def choose(self, server: ServerState, cohort: Cohort) -> Tensor:
-        """(m, M) positions among the uploads: epsilon-greedy on the affinity, nobody twice, never oneself."""
+        """(m, M) positions among the uploads: epsilon-greedy on the affinity, without repeats or the client itself."""
         uploaded, affinity = server["record"]["uploaded"], server["record"]["affinity"]
         slots = min(self.models, max(len(uploaded) - 1, 0))
         epsilon = max(0.0, self.epsilon - self.decay * (cohort.round - 1))
@@ -104,20 +104,20 @@ class FedFomo(Algorithm):
         return {"model": model, "scores": {"raw": raw}}, {**memory, "model": model, "base": mixture}
 
     def mixture(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Tensor]:
-        """theta_i, and the raw scores (m, M + 1) of the models fetched and, last, the client's own."""
+        """theta_i, and the raw scores (m, M + 1) of the fetched models and, last, the client's own."""
         base, candidates = memory["base"], [*download.values(), memory["model"]]
         base_loss = trainer.losses(base, memory)
         gains = [base_loss - trainer.losses(candidate, memory) for candidate in candidates]
         far = [norms(difference(candidate, base)) for candidate in candidates]
         raw = torch.stack([gain / d for gain, d in zip(gains, far, strict=True)], dim=1)
-        raw = raw.nan_to_num(0, 0, 0)  # equal to base, or nothing to validate with: no help
+        raw = raw.nan_to_num(0, 0, 0)  # equal to base, or no validation data: score 0
         mixture: Stack = zeros(base)
         for share, candidate in zip(self.weights(raw).unbind(1), [*candidates, base], strict=True):
             mixture = add_scaled(mixture, share, candidate)
         return mixture, raw
 
     def weights(self, raw: Tensor) -> Tensor:
-        """(m, M + 2): the shares of the models fetched, the client's own and the base."""
+        """(m, M + 2): the shares of the fetched models, the client's own and the base."""
         positive = raw.clamp(min=0)
         total = positive.sum(1, keepdim=True)
         stay = torch.zeros(raw.shape[1] + 1, dtype=raw.dtype)
@@ -125,7 +125,7 @@ class FedFomo(Algorithm):
         return torch.where(total > 0, torch.cat([positive / total, torch.zeros_like(total)], 1), stay)
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Remember who helped whom; new uploads replace the old. Reports this round's shares and P, both (m, m)."""
+        """Add the scores to P and replace the uploads. Reports this round's shares and P, both (m, m)."""
         record, raw = server["record"], upload["scores"]["raw"]
         who, rows = record["uploaded"][self.choose(server, cohort)], cohort.ids.unsqueeze(1)  # (m, M), (m, 1)
         affinity = record["affinity"].index_put((rows, who), raw[:, :-1], accumulate=True)

@@ -5,13 +5,13 @@
 
 Crosses the network: w down, v_k and the number a_k up, two model sizes and a number.
 
-FedAvg gives a client that makes twice the steps twice the say, beyond what its data size gives it, and so ends away
-from the minimum of the objective; here all make the mean number of steps, tau. Where clients have equally many batches,
-a_k is the same and FedNova is FedAvg. With momentum rho, a gradient goes on to move the model in later steps: a_k is
-the sum over t of (1 - rho^t) / (1 - rho), and with Nesterov's K_k + rho times that. Adam has no such numbers and is
-refused. What counts are steps, not samples: the last short batch is one. The weights tau p_k / a_k need not sum to 1:
-they act on updates v_k - w, and what is missing to 1 is the weight of w, which P does not show. The server's momentum
-of the official code, 0 by default, is FedAvgM's and left out.
+FedAvg weighs a client that makes twice the steps twice as much, on top of its data size, and so converges away from the
+minimum of the objective; here every update counts as tau steps, the mean. If clients have equally many batches, a_k is
+the same and FedNova is FedAvg. With momentum rho, a gradient also moves the model in later steps: a_k is the sum over t
+of (1 - rho^t) / (1 - rho), and with Nesterov's K_k + rho times that. Adam has no such numbers and is refused. Steps
+count, not samples: the last short batch is one. The weights tau p_k / a_k need not sum to 1: they act on updates v_k -
+w, and w has the remaining weight, which P does not show. The official code's server momentum, 0 by default, is
+FedAvgM's and left out.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FedNova(FedAvg):
     title = "FedNova"
     summary = "FedAvg by normalised updates: unequal local steps do not bias it"
     kind, year = "global", 2020
-    discloses = "its trained model, how many steps it made"
+    discloses = "its trained model, its number of steps"
     numbers_up = 1
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
@@ -46,12 +46,12 @@ class FedNova(FedAvg):
             known,
             "--optimizer",
             name,
-            "sgd, reset every round, for algorithm fednova: it needs to know what a gradient adds",
+            "sgd, reset every round, for algorithm fednova, which needs to know how often each gradient counts",
         )
         return super().setup(problem)
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """E epochs from the global model, and how many steps they were."""
+        """E epochs from the global model, and the number of steps they took."""
         upload, memory = super().client(trainer, download, memory)
         optimizer = trainer.engine.settings.optimizer
         assert isinstance(optimizer, SGD)
@@ -59,7 +59,7 @@ class FedNova(FedAvg):
         return {**upload, "steps": {"count": count}}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean of normalised updates, taken tau steps far."""
+        """The mean of normalised updates, scaled to tau steps."""
         sizes, steps = cohort.sizes.double(), upload["steps"]["count"].cpu()
         shares = sizes / sizes.sum()
         weights = ((shares * steps).sum() * shares / steps).unsqueeze(0)  # (1, m)
@@ -69,6 +69,6 @@ class FedNova(FedAvg):
 
 
 def gradient_uses(steps: Tensor, momentum: float, nesterov: bool) -> Tensor:
-    """a_k from K_k: the sum over a round's gradients of how often each of them moves the model."""
+    """a_k from K_k: how often each of a round's gradients moves the model, summed over the gradients."""
     heavy: Tensor = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     return steps + momentum * heavy if nesterov else heavy

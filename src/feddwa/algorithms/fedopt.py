@@ -8,10 +8,10 @@
 Crosses the network: as FedAvg, two model sizes; m and v stay on the server. BatchNorm statistics never pass through v.
 
 Where the paper, its code and others differ: tau stands outside the root, and m and v have no bias correction; Keras,
-optax and one framework's FedAdam correct it, and that one begins with the exponent 2. m starts at 0, v at tau^2 as in
-the paper's box; the authors' published runs and most libraries start it at 0. Where v is tiny a step is m / tau, so tau
-and eta_g go together: the authors tuned both by task, tau from 1e-4 to 0.1 and eta_g from 0.003 to 1. beta1 = 0 with
-eta_g = tau, both large, is FedAvg.
+optax and one framework's FedAdam correct it, the latter starting at exponent 2. m starts at 0, v at tau^2 as in the
+paper's box; the authors' published runs and most libraries start it at 0. For tiny v a step is m / tau, so tau and
+eta_g go together: the authors tuned both per task, tau from 1e-4 to 0.1 and eta_g from 0.003 to 1. beta1 = 0 with eta_g
+= tau, both large, is FedAvg.
 """
 
 import math
@@ -30,14 +30,14 @@ from feddwa.params import Tunable
 
 @dataclass(frozen=True)
 class FedOpt(FedAvg):
-    """What the three share."""
+    """The part shared by FedAdagrad, FedAdam and FedYogi."""
 
     server_lr: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.01
     """eta_g: the server's rate."""
     beta1: float = 0.9
-    """Share of the old direction that is kept."""
+    """Share of the old direction kept."""
     tau: Annotated[float, Tunable(1e-4, 0.1, log=True)] = 0.001
-    """What is added to the root of v: the larger, the less adaptive."""
+    """Added to the root of v: the larger, the less adaptive."""
 
     def __post_init__(self) -> None:
         require(0 <= self.server_lr < math.inf, "--param server_lr", self.server_lr, "a finite number, 0 or more")
@@ -54,7 +54,7 @@ class FedOpt(FedAvg):
         return {"model": problem.initial, "first": zeros(problem.initial), "second": second}, {}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """FedAvg's mean as the direction of a step."""
+        """A step along FedAvg's mean update."""
         averaged, info = super().server(server, cohort, upload)
         model, first, second = ({}, {}, {})  # type: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
         for name, value in server["model"].items():
@@ -67,10 +67,10 @@ class FedOpt(FedAvg):
 
 @dataclass(frozen=True)
 class Decaying(FedOpt):
-    """The two whose v forgets."""
+    """FedAdam and FedYogi, whose v decays."""
 
     beta2: float = 0.99
-    """Share of the old v that is kept."""
+    """Share of the old v kept."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
-"""FedPAC: features aligned across clients, and heads combined as they estimate each client's best (Xu, Tong and Huang,
+"""FedPAC: features aligned across clients, and heads combined to estimate each client's best (Xu, Tong and Huang,
 "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023).
 
-z features, h = e_y z^T (C, F) a sample's, H_i = mean h and n_i V_i = mean ||h - H_i||^2 of client i under phi
+z: features; h = e_y z^T (C, F) of a sample; H_i = mean h and n_i V_i = mean ||h - H_i||^2 of client i under phi.
 
     client  theta_i <- E_h epochs of  theta_i - eta_h grad_theta f_i(phi, theta_i)
             phi_i   <- E epochs of SGD from phi on  f_i(phi_i, theta_i) + lambda mean (z_s - t_{y_s})^2
@@ -10,15 +10,14 @@ z features, h = e_y z^T (C, F) a sample's, H_i = mean h and n_i V_i = mean ||h -
             theta_i = sum_j a_ij theta_j
 
 Crosses the network: phi, theta_i and t down, phi_i, theta_i, H_i, V_i, the class means under phi_i and class counts up.
-The server keeps every client's theta_i, that of an absent one as it is. Evaluated is (phi, theta_i).
+The server stores every client's theta_i; absent clients keep theirs. (phi, theta_i) is evaluated.
 
-Where the paper, its code and others differ: eta_h is 0.1 whatever the body's rate is, and lambda is off in the first
-round, as in the code. The code drops eigenvalues of the quadratic form below 0.01, which is where variances decide;
-ours is solved exactly. Weights below 0.001 become 0 and the others are scaled up; PFLlib does not scale, averages t
-without counts, and combines heads by another client's weights, as it draws the participants twice. FL-bench takes the
-head's epoch out of E. t_c of a class that no participant has stays; before there is one, a client's own mean stands in.
-H_i, V_i and t are of evaluation mode: no dropout, BatchNorm's running statistics. With lambda = 0 and a_ii = 1 this is
-FedRep.
+Where the paper, its code and others differ: eta_h is 0.1 whatever the body's rate, and lambda is off in the first
+round, as in the code. The code drops eigenvalues of the quadratic form below 0.01, where variances decide; ours is
+solved exactly. Weights below 0.001 become 0 and the others are rescaled; PFLlib does not rescale, averages t without
+counts, and combines heads by another client's weights, because it draws the participants twice. FL-bench takes the
+head's epoch out of E. If no participant has class c, t_c stays; until it exists, a client uses its own mean. H_i, V_i
+and t are computed in evaluation mode: no dropout, BatchNorm's running statistics. lambda = 0 and a_ii = 1 give FedRep.
 """
 
 import math
@@ -43,7 +42,7 @@ from feddwa.params import Repeats, Tunable
 
 @dataclass(frozen=True)
 class Aligned:
-    """The task's loss, and how far features are from the mean of their class."""
+    """The task's loss plus the distance of features from their class means."""
 
     lam: Number
 
@@ -71,7 +70,7 @@ class FedPAC(Algorithm):
     evaluated = "the shared body with its combined head"
 
     lam: Annotated[float, Tunable(0.1, 10, log=True)] = 1.0
-    """lambda: how strongly features are held at the mean of their class."""
+    """lambda: strength of the pull of features towards their class means."""
     head_epochs: Annotated[Repeats, Tunable(1, 5)] = 1
     """E_h: epochs of the head in a round."""
     head_lr: Annotated[float, Tunable(1e-2, 1, log=True)] = 0.1
@@ -83,7 +82,7 @@ class FedPAC(Algorithm):
         require(0 <= self.head_lr < math.inf, "--param head_lr", self.head_lr, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The body, a head for every client, and the means of classes when they are known."""
+        """The body, a head for every client, and the class means once known."""
         weight, _ = problem.initial[problem.head_weight("fedpac")], problem.counts_for("fedpac")
         body = {name: value for name, value in problem.initial.items() if name not in problem.head}
         if not body:
@@ -94,7 +93,7 @@ class FedPAC(Algorithm):
         return {"body": body, "head": heads, "classes": classes}, {}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
-        """phi, the client's head, and the means of classes once there are any."""
+        """phi, the client's head, and the class means once known."""
         known = {"classes": repeat(server["classes"], len(cohort))} if server["classes"]["known"].any() else {}
         return {**self.deliver(server, cohort), **known}
 
@@ -103,7 +102,7 @@ class FedPAC(Algorithm):
         return {"body": repeat(server["body"], len(cohort)), "head": take(server["head"], cohort.ids)}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """Statistics of the body received; epochs of the head, then of the body; the means of classes under that."""
+        """Statistics of the received body; epochs of the head, then of the body; class means under the new body."""
         body, (model, _) = download["body"], self.personal(trainer, download, memory)
         start, before = only(model, [name for name in model if name not in body]), class_sums(trainer, model, memory)
         rate, epochs = trainer.rate(self.head_lr), self.head_epochs
@@ -120,7 +119,7 @@ class FedPAC(Algorithm):
         return {"body": body, "head": head, **statistics}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean body by data size, the means of classes, and every participant's combination of the heads."""
+        """The mean body by data size, the class means, and every participant's combination of heads."""
         sent, classes = upload["classes"], server["classes"]
         counts = sent["counts"].sum(0)  # (C,)
         means = (sent["means"] * sent["counts"].unsqueeze(2)).sum(0) / counts.clamp(min=1).unsqueeze(1)
@@ -136,5 +135,5 @@ class FedPAC(Algorithm):
         return {**download["head"], **download["body"]}, memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
-        """Both as the client has trained them."""
+        """Body and head as the client has trained them."""
         return {**upload["head"], **upload["body"]}

@@ -11,11 +11,12 @@ Client i keeps p_i, the "inherited private model", and counts its rounds z_i. In
 
 Crosses the network: w down, theta up, two model sizes. Evaluated is p_i, which never leaves its client.
 
-Where the paper, its code and others differ: lambda weighs both terms, so that 1 learns nothing from labels: a library's
-default. It also never evaluates p_i and had the global model for teacher until 2024. Another takes mu near mu_0 from
-the start. The original's horizon is participation times rounds: give it as such. The first time mu is 0 and p_i becomes
-theta. p_i's passes are in training mode, as in a library; the official ones are not. BatchNorm statistics are averaged
-with the same mu; policies that edit messages are refused as with Ditto. lambda = 0 shares FedAvg's model.
+Where the paper, its code and others differ: lambda weighs both terms, so lambda = 1, one library's default, ignores the
+labels. That library also never evaluates p_i, and until 2024 its teacher was the global model. Another has mu near mu_0
+from the start. The original's horizon is participation times rounds: set `horizon` to it. In a client's first round mu
+is 0 and p_i becomes theta. p_i's passes are in training mode, as in one library; the official ones are not. BatchNorm
+statistics are averaged with the same mu; policies that edit messages are refused, as for Ditto. lambda = 0 trains
+FedAvg's global model.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ Transfer = Literal["mmd", "kd"]
 
 @dataclass(frozen=True)
 class Taught:
-    """The task's loss and the distance from what the private model makes of a batch."""
+    """The task's loss plus the distance from the private model's features or outputs."""
 
     lam: Number
     transfer: Transfer
@@ -57,7 +58,7 @@ class Taught:
 
 
 def adaptive_mmd(x: Tensor, y: Tensor) -> Tensor:
-    """MMD^2 between features x and y, (B, F) each, by five Gaussian kernels as wide as these are apart."""
+    """MMD^2 between features x and y, (B, F) each, by five Gaussian kernels scaled to their mean distance."""
     distances = squared_distances(x, y)
     n = len(distances)
     width = (distances.detach().sum() / (n * n - n) + 1e-8) / 4
@@ -93,14 +94,14 @@ class FedPHP(FedAvg):
         require(self.horizon >= 1, "--param horizon", self.horizon, "at least 1")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model; every client has p_i, at first the same, and z_i."""
+        """The global model; every client has p_i, initially the global model, and z_i."""
         problem.head_weight("fedphp")
         server, _ = super().setup(problem)
         count = {"rounds": torch.zeros(problem.clients, dtype=torch.float64)}
         return server, {"private": repeat(problem.initial, problem.clients), "count": count}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """E epochs under p_i, which then takes up the result, BatchNorm statistics included."""
+        """E epochs taught by p_i, which then averages in the result and its BatchNorm statistics."""
         taught = {"objective": Taught(self.lam, self.transfer), "private": memory["private"]}
         local, new = trainer.sgd(download["model"], memory, **(taught if self.lam else {"objective": task_loss}))
         rounds = memory["count"]["rounds"]
@@ -113,7 +114,7 @@ class FedPHP(FedAvg):
         return {"model": local}, {**new, **own}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:
-        """Nothing: clients have what is evaluated."""
+        """Nothing: clients hold the evaluated models."""
         return {}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:

@@ -6,9 +6,9 @@
 Crosses the network: w down, v_k up, two model sizes.
 
 Where the paper, its code and others differ: the original also lets stragglers stop early; all clients here do the same
-work. Several public codes forget the square or detach the term, which makes mu an idle option; the tests check ours
-against differences of the objective. mu = 0 is FedAvg bit for bit. At rate 0.01 and 125 steps, mu = 1 shrinks a drift
-to (1 - 0.01)^125, a quarter: that is strong, and the paper's tables show it.
+work. Several public codes omit the square or detach the term, so that mu has no effect; the tests check ours against
+finite differences of the objective. mu = 0 is FedAvg bit for bit. At rate 0.01 and 125 steps, mu = 1 is strong: it
+shrinks a drift to (1 - 0.01)^125, a quarter, as the paper's tables show.
 """
 
 import math
@@ -38,6 +38,6 @@ class FedProx(FedAvg):
         require(0 <= self.mu < math.inf, "--param mu", self.mu, "a finite number, 0 or more")
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """E epochs, pulled towards the model they start from."""
+        """E epochs, pulled towards the initial model."""
         step = ProximalStep(trainer.lr, self.mu)
         return trainer.train(step, download, memory, {"anchor": download["model"]})

@@ -4,15 +4,15 @@
             phi_i <- E_b epochs of  phi_i - eta grad_phi f_i(phi_i, h_i),   from phi, under the new head
     server  phi = sum_{k in S_t} (n_k / n) phi_k
 
-Crosses the network: the body phi down and up. The head h_i never leaves its client, and waits while that is absent.
-Evaluated is (phi, h_i) as in FedPer: the mean over clients of the paper's last rounds. Its official code also tunes all
-heads after the last round: `tune_epochs` does so before every evaluation, and throws the result away.
+Crosses the network: the body phi down and up. The head h_i never leaves its client. (phi, h_i) is evaluated as in
+FedPer; the paper reports the mean over clients in the last rounds. Its official code also tunes all heads after the
+last round: `tune_epochs` does so before every evaluation and throws the result away.
 
-Where the paper, its code and others differ: the paper has E_h = 10 for each E_b = 1; the official scripts have 1 or 5
-for the latter. A library counts head epochs as E minus body epochs, so that with E = 1 heads are never trained; another
-trains the body for one batch. The official optimiser has momentum, along which a "frozen" part goes on under older
-versions of PyTorch: here the part that stands still is a constant. BatchNorm statistics move in both phases. All heads
-start equal; E_h = 0 is FedBABU's training, E_b = 0 leaves the body as it was drawn.
+Where the paper, its code and others differ: the paper has E_h = 10 for each E_b = 1; the official scripts have E_b of 1
+or 5. One library counts head epochs as E minus body epochs, so that E = 1 never trains heads; another trains the body
+for one batch. The official optimiser has momentum, which under older versions of PyTorch moves a "frozen" part; here
+that part is a constant. BatchNorm statistics are updated in both phases. All heads start equal; E_h = 0 is FedBABU's
+training, E_b = 0 leaves the body at its initial values.
 """
 
 import math
@@ -41,7 +41,7 @@ class FedRep(PartlyShared):
     discloses, evaluated = "its trained body", "the shared body with its own head"
 
     head: str = "last"
-    """Layers that stay with the client: last, the last linear one, or names with commas between them."""
+    """Layers that stay with the client: last (the last linear layer), or names separated by commas."""
     head_epochs: Annotated[Repeats, Tunable(1, 10)] = 10
     """E_h: epochs of the head in a round."""
     body_epochs: Repeats | None = None
@@ -49,7 +49,7 @@ class FedRep(PartlyShared):
     head_lr: Annotated[float | None, Tunable(1e-3, 1, log=True)] = None
     """eta_h: rate of the head; none = the run's rate."""
     tune_epochs: Repeats = 0
-    """Epochs of the head before its model is evaluated, on a copy."""
+    """Epochs of the head before evaluation, on a copy."""
 
     def __post_init__(self) -> None:
         for name in ("head_epochs", "body_epochs", "tune_epochs"):
@@ -70,13 +70,13 @@ class FedRep(PartlyShared):
         return {"model": body}, {**memory, "own": head}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The shared body with the client's head, tuned if wished."""
+        """The shared body with the client's head, fine-tuned for `tune_epochs`."""
         body = self.shared(download["model"], memory)
         head, memory = self._fitted(trainer, body, memory, self.tune_epochs, "tune")
         return {**body, **head}, memory
 
     def _fitted(self, trainer: Trainer, body: Stack, memory: Memory, epochs: int, purpose: str) -> tuple[Stack, Memory]:
-        """The client's head after so many epochs on a body that stands still, and BatchNorm statistics moved on."""
+        """The client's head after `epochs` on a fixed body, and the updated BatchNorm statistics."""
         if not epochs:
             return memory["own"], memory
         head, rate = memory["own"], trainer.rate(self.head_lr)

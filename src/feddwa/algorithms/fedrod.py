@@ -9,11 +9,11 @@ Crosses the network: h and G down and up, two model sizes. P_i and the class cou
 
 Where the paper, its code and others differ: both losses come from one pass, so z is that before the step, as in the
 common implementation; another lets P predict alone and its gradient reach h, which is a different method. Class counts
-are taken over the whole training set: a code that counts through a loader that drops the last batch can miss a class,
-whose loss is then infinite. A class the client does not have is masked by log 0 = -inf: loss finite, gradient exactly
-zero. A client with one class therefore leaves h and G as they are. P_i starts as a copy of the initial G; it is the
-last linear layer, without the hyper-network variant. Two linear heads on the same z add up to one, so the evaluated
-model is an ordinary one whose head is G + P_i.
+cover the whole training set; a code that counts through a loader without the last batch can miss a class, whose loss is
+then infinite. A class the client does not have is masked by log 0 = -inf: loss finite, gradient exactly zero. A client
+with one class therefore leaves h and G unchanged. P_i starts as a copy of the initial G; it is the last linear layer,
+without the hyper-network variant. Two linear heads on the same z add up to one, so the evaluated model is an ordinary
+one with head G + P_i.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class TwoHeadStep(OptimizerStep):
 
 
 def two_losses(net: Net, parts: Mapping[str, Model], batch: Batch, prior: Model) -> Tensor:
-    """L_G + L_P: neither depends on what the other moves."""
+    """L_G + L_P: neither depends on the parameters that the other moves."""
     own = {name.rpartition(".")[2]: value for name, value in parts["head"].items()}
     generic, features = outputs_and_features(net, parts["model"], batch.x)
     personal = generic.detach() + F.linear(features.detach(), own["weight"], own.get("bias"))
@@ -68,7 +68,7 @@ class FedRoD(FedAvg):
     optimized = ("model", "head")
     newcomer = Algorithm.newcomer  # it has no head of its own yet: both are fine-tuned as one
     models_kept, numbers_kept = "1 - body", "classes"
-    evaluated = "the global model with its own head besides"
+    evaluated = "the global model plus its own head"
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """FedAvg's server; each client has a head and its classes' log frequencies."""
@@ -86,11 +86,11 @@ class FedRoD(FedAvg):
         return {"model": state["model"]}, {**memory, "head": state["head"]}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """Both heads as one."""
+        """The model with the sum of both heads."""
         return _with_head(download["model"], memory["head"]), memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
-        """Both heads as one."""
+        """The model with the sum of both heads."""
         return _with_head(upload["model"], memory["head"])
 
 

@@ -1,9 +1,9 @@
-"""FedYogi: Yogi on the server, Adam whose v does not forget at once (Reddi et al., ICLR 2021).
+"""FedYogi: Yogi on the server, an Adam whose v changes by bounded steps (Reddi et al., ICLR 2021).
 
     v = v - (1 - beta2) D^2 sign(v - D^2);   everything else in `fedopt.py`
 
-Crosses the network: as FedAvg, two model sizes. v moves by (1 - beta2) D^2 at most, so that it shrinks slowly after
-large updates; from v = 0 its first step is Adam's.
+Crosses the network: as FedAvg, two model sizes. v moves by at most (1 - beta2) D^2, so it shrinks slowly after large
+updates; from v = 0 its first step is Adam's.
 """
 
 from dataclasses import dataclass

@@ -7,13 +7,13 @@
     server  (h, gamma, beta, A) = sum_{k in S_t} (n_k / n) (h_k, gamma_k, beta_k, A_k)
 
 Crosses the network: the body h, gamma, beta (2 F^2 + 6 F numbers) and A (C F), down and up. P_i and pi_i stay with the
-client. Evaluated is P_i(route(h(x), q_i)) with the shared part as it is now; q_i is a vector of the evaluated model.
+client. P_i(route(h(x), q_i)) is evaluated with the current shared part; q_i is a vector of the evaluated model.
 
-Where the paper, its code and others differ: the official code makes q_i and q_g from the client's own embeddings after
-its last training, just before these are overwritten, and both are 0 in its first round; two readers of the paper make
-them from the received ones, as here, and divide q_i once more by C, which here remains a convex combination. The norm
-is over the whole batch, neither squared nor averaged, and so grows with the root of B. lambda and mu are those of the
-released command for small networks (for ResNet-18: 0.0001 and 0); a library's defaults are 1 and 0.
+Where the paper, its code and others differ: the official code computes q_i and q_g from the client's own embeddings
+after its last training, just before they are overwritten, and both are 0 in its first round. Two other codes use the
+received embeddings, as we do, and divide q_i once more by C; ours remains a convex combination. The norm is over the
+whole batch, neither squared nor averaged, and so grows with the root of B. lambda and mu are those of the released
+command for small networks (for ResNet-18: 0.0001 and 0); a library's defaults are 1 and 0.
 """
 
 import math
@@ -35,11 +35,11 @@ from feddwa.engine.rows import only
 from feddwa.errors import require
 from feddwa.params import Tunable
 
-CONDITION = f"{ADDED}.condition"  # what the name of q_i ends with
+CONDITION = f"{ADDED}.condition"  # end of the name of q_i
 
 
 class Valve(nn.Module):
-    """Class embeddings A, and what a condition on them makes of features."""
+    """Class embeddings A, and the routes of features conditioned on them."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Valve(nn.Module):
         return F.relu((1 + self.gamma(condition)) * z + self.beta(condition))
 
     def outputs(self, z: Tensor, linear: nn.Linear) -> Tensor:
-        """Of the personal head on the personal route: (B, F) -> (B, C)."""
+        """Outputs of the personal head on the personal route: (B, F) -> (B, C)."""
         scores: Tensor = linear(self(z, self.condition.unsqueeze(0)))
         return scores
 
@@ -68,7 +68,7 @@ class TwoRoutes:
     mu: Number
 
     def __call__(self, net: Net, params: Model, batch: Batch, received: Model) -> Tensor:
-        """Their sum on a batch."""
+        """Sum of both routes' losses on a batch."""
         outputs, z = outputs_and_features(net, params, batch.x)
         valve, known = added(params), received["A0"]
         generic = call_added(net, params, z, known.mean(0, keepdim=True))  # (B, F)
@@ -81,10 +81,10 @@ class TwoRoutes:
 
 @dataclass(frozen=True)
 class GPFL(PartlyShared):
-    """GPFL with the values that its command has for small networks."""
+    """GPFL with the released command's values for small networks."""
 
     title = "GPFL"
-    summary = "class embeddings guide a shared body by one route, personal heads take another"
+    summary = "class embeddings guide a shared body on one route; personal heads use another"
     kind, year = "shared-body", 2023
     models_down = models_up = "body + added"
     added_numbers = "(classes + 2 * features + 6) * features"
@@ -103,7 +103,7 @@ class GPFL(PartlyShared):
             require(0 <= getattr(self, name) < math.inf, f"--param {name}", getattr(self, name), "0 or more, finite")
 
     def network(self, module: nn.Module) -> nn.Module:
-        """With embeddings, gamma and beta before the head."""
+        """The network with embeddings, gamma and beta before the head."""
         return with_added(module, "gpfl", Valve)
 
     def own(self, problem: Problem) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class GPFL(PartlyShared):
         return *problem.head, *(name for name in problem.initial if name.endswith(CONDITION))
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The server has the shared part; each client its head, q_i and the shares of its classes."""
+        """The server has the shared part; each client has its head, q_i and class shares."""
         server, memory = super().setup(problem)
         return server, {**memory, "shares": {"pi": class_shares(problem, "gpfl", added(problem.initial)["embeddings"])}}
 
@@ -126,7 +126,7 @@ class GPFL(PartlyShared):
         return {"model": self.shared(model, memory)}, {**memory, "own": only({**model, **fixed}, memory["own"])}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The shared part with the client's head, and q_i of the embeddings as they are now."""
+        """The shared part with the client's head, and q_i from the current embeddings."""
         model, memory = super().personal(trainer, download, memory)
         condition = (memory["shares"]["pi"].unsqueeze(2) * added(model)["embeddings"]).sum(1)  # (m, F)
         return {name: condition if name.endswith(CONDITION) else model[name] for name in model}, memory

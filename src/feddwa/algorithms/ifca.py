@@ -1,21 +1,21 @@
-"""IFCA: k models, of which each client trains the one that fits it best (Ghosh et al., NeurIPS 2020).
+"""IFCA: k models; each client trains the one that fits it best (Ghosh et al., NeurIPS 2020).
 
     client  j_i = argmin_j f_i(theta_j) over its training data;   v_i = SGD(theta_{j_i})
     server  theta_j = sum over participants that chose j of (n_i / n) v_i;   a model that nobody chose stays
 
-Crosses the network: k models down, v_i and the number j_i up, 1 + k model sizes. Evaluated is the model that the client
-would choose, by its training data.
+Crosses the network: k models down, v_i and the number j_i up, 1 + k model sizes. Each client is evaluated with the
+model that it would choose by its training data.
 
-Where the paper, its code and others differ: the original mean counts clients in two of three settings, ours samples, so
-that k = 1 is FedAvg bit for bit. Two of three official settings choose the model to be tested by its loss on test data;
-we never look at them. The k models must differ: theta_1 is the run's initial model, the others are that model with the
-entries of each parameter permuted, which for independent draws of one distribution, as layers are initialised, is a
-fresh draw; constants such as BatchNorm's ones stay. That would ruin pretrained weights: fresh=head permutes the head
-alone, as the official code begins with a fresh last layer per model. The official code redraws all starts until every
-model attracts enough clients; ours does not, and a model may attract nobody and still costs its traffic. A library
-starts all models equal, so that every client takes the first for ever. With BatchNorm, models are judged by the
-client's own statistics, those of the model that it trained last, which favours that one. Means of the statistics of
-different models would mean nothing: the policy "mean" is refused.
+Where the paper, its code and others differ: the original weighs clients equally in two of three settings; we weigh by
+samples, so that k = 1 is FedAvg bit for bit. Two of three official settings choose the evaluated model by its loss on
+test data; we never use test data. The k models must differ: theta_1 is the run's initial model, the others permute the
+entries of each of its parameters. For layers initialised with independent draws from one distribution this is a fresh
+draw; constants such as BatchNorm's ones stay. It would ruin pretrained weights: fresh=head permutes the head alone, as
+the official code starts each model with a fresh last layer. The official code redraws all initial models until every
+model attracts enough clients. Ours does not: a model may attract no client and still costs its traffic. One library
+starts all models equal, so that every client always takes the first. With BatchNorm, models are scored with the
+client's own statistics, which favours the model it trained last. The policy "mean" is refused, because it would average
+the statistics of different models.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ from feddwa.params import Tunable
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    """IFCA with as many clusters as the paper's rotated digits have."""
+    """IFCA with the number of clusters of the paper's rotated digits."""
 
     title = "IFCA"
-    summary = "k models, each client trains the one that fits it best"
+    summary = "k models; each client trains the one that fits it best"
     kind, year = "collaboration", 2020
     models_down, models_up, numbers_up = 4, 1, 1
     passes, forward_passes = 1, 4
@@ -48,9 +48,9 @@ class IFCA(Algorithm):
     discloses, evaluated = "its trained model, its cluster", "the cluster's model that fits it best"
 
     clusters: Annotated[int, Tunable(2, 8)] = 4
-    """k: models, of which each costs traffic and a forward pass."""
+    """k: number of models; each costs traffic and a forward pass."""
     fresh: Literal["all", "head"] = "all"
-    """The parameters by which the models differ at first; head suits pretrained weights."""
+    """The parameters in which the initial models differ; head suits pretrained weights."""
 
     def __post_init__(self) -> None:
         require(self.clusters >= 1, "--param clusters", self.clusters, "at least 1")
@@ -62,7 +62,7 @@ class IFCA(Algorithm):
         return {f"model-{number}": start for number, start in enumerate(starts)}, {}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
-        """All models, to everybody."""
+        """All models, to every client."""
         return {part: repeat(model, len(cohort)) for part, model in server.items()}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
@@ -72,7 +72,7 @@ class IFCA(Algorithm):
         return {"model": local, "choice": {"cluster": choice}}, memory
 
     def choose(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Tensor]:
-        """The model (m, *shape) of least training loss, and its number (m,): of equally good ones the first."""
+        """The model (m, *shape) with the lowest training loss, and its number (m,); ties take the first."""
         losses = torch.stack([trainer.losses(model, memory, "train") for model in download.values()])  # (k, m)
         choice = losses.nan_to_num(torch.inf).argsort(dim=0, stable=True)[0]
         chosen, *others = download.values()
@@ -96,7 +96,7 @@ class IFCA(Algorithm):
         return self.choose(trainer, download, memory)[0], memory
 
     def warnings(self, measured: Sequence[Numbers], rounds: int) -> Iterator[str]:
-        """Whether one model has attracted everybody."""
+        """Whether all clients have chosen one model."""
         if self.clusters > 1 and measured and all(each["cluster_count"] == 1 for each in measured):
             yield f"all participants chose one of {self.clusters} models in every round: so far this is FedAvg"
 
@@ -106,7 +106,7 @@ class IFCA(Algorithm):
 
 
 def permuted(problem: Problem, names: Sequence[str], number: int) -> Model:
-    """The initial model, the entries of some parameters in another order for every number."""
+    """The initial model with the entries of the named parameters permuted, differently for every number."""
     fresh: dict[str, Tensor] = dict(problem.initial)
     for place, name in enumerate(names):
         value = fresh[name]

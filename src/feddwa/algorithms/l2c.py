@@ -3,24 +3,24 @@
 Client i holds logits a_i over all clients, and a validation set. A round
 
     trains      D_i = theta_i - SGD(theta_i), on 80 % of its training data, and shares D_i
-    mixes       theta_i = theta_i - sum_j omega_ij D_j,   omega_i = softmax(a_i) over who has shared, itself included
+    mixes       theta_i = theta_i - sum_j omega_ij D_j,   omega_i = softmax(a_i) over the senders, itself included
     learns      with G = grad L_val(theta_i):   dL/da_ij = omega_ij (g_j - sum_k omega_ik g_k),   g_j = -<G, D_j>
-                by Adam, and mixes again with the new omega. Evaluated is this theta_i.
+                by Adam, and mixes again with the new omega; this theta_i is evaluated
 
-Mixing opens a round: round t mixes and learns from the D_j that were shared in round t - 1, then trains from there. So
-the weights that round t reports are those over the updates of round t - 1, in the first round each client's own alone;
-and what is evaluated after round t is mixed as round t + 1 will mix it, from the updates of round t.
+Mixing opens a round: round t mixes and learns from the D_j of round t - 1, then trains. The weights reported in round t
+are therefore those over the updates of round t - 1 (in the first round, each client's own alone), and the model
+evaluated after round t is mixed from the updates of round t, as round t + 1 will mix it.
 
-Crosses the network: the server passes on every update of the previous round, one comes up: 1 + m model sizes (none down
-in the first round), besides the m ids that come with the updates and the N weights that are reported.
+Crosses the network: the server relays every update of the previous round, one comes up: 1 + m model sizes (none down in
+the first round), plus the m ids of the updates and the N reported weights.
 
-Where the paper, its code and others differ: there is no official code to be had, and FedDWA's paper gives no details.
-Updates are shared rather than models; a starts at 0; Adam's rate of 0.1 is that of the authors' later work, whose decay
-of 0.01 we leave out: the gradients of logits are so small that it keeps omega near uniform (on digits in four groups,
-0.33 of a client's weight stays in its group with it, 0.77 without). One step a round follows the gradient of the whole
-validation set, in training mode, its statistics dropped; 20 % of training data validate, which is what FedDWA's table
-of FLOPs implies. Neighbours are not pruned, since the paper counts all N. Under partial participation a client weights
-the previous round's participants and itself; logits of others and their Adam moments stay.
+Where the paper, its code and others differ: no official code is available, and FedDWA's paper gives no details. Clients
+share updates rather than models; a starts at 0. Adam's rate of 0.1 is that of the authors' later work, whose decay of
+0.01 we leave out: the gradients of logits are so small that it keeps omega near uniform (on digits in four groups, 0.33
+of a client's weight stays in its group with it, 0.77 without). One step a round follows the gradient of the whole
+validation set in training mode, without updating BatchNorm statistics; 20 % of training data validate, which FedDWA's
+table of FLOPs implies. Neighbours are not pruned, since the paper counts all N. Under partial participation a client
+weights the previous round's participants and itself; other logits and their Adam moments stay.
 """
 
 import math
@@ -40,7 +40,7 @@ from feddwa.params import Repeats, Tunable
 
 @dataclass(frozen=True)
 class L2C(Algorithm):
-    """L2C by update sharing."""
+    """L2C with shared updates."""
 
     title = "L2C"
     summary = "mixing weights learned on validation data"
@@ -56,14 +56,14 @@ class L2C(Algorithm):
     validation = 0.2
     updates = ("updates",)
     models_kept, numbers_kept = 2, "4 * N"
-    discloses, evaluated = "its update, whose updates help it", "its mixture of models"
+    discloses, evaluated = "its update, which updates help it", "its mixture of models"
 
     mixing_lr: Annotated[float, Tunable(1e-3, 10, log=True)] = 0.1
     """Adam's rate for the logits."""
     decay: float = 0.0
     """Weight decay of the logits; 0.01 in the authors' later work."""
     mixing_steps: Repeats = 1
-    """Passes over the validation data a round, a step each."""
+    """Passes over the validation data per round, one step each."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mixing_lr < math.inf, "--param mixing_lr", self.mixing_lr, "a finite number, 0 or more")
@@ -71,14 +71,14 @@ class L2C(Algorithm):
         require(self.mixing_steps >= 0, "--param mixing_steps", self.mixing_steps, "0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """No updates yet; the client has its model, where that started, and its logits with Adam's moments."""
+        """No updates yet; the client has its model, its starting point, and its logits with Adam's moments."""
         n, models = problem.clients, repeat(problem.initial, problem.clients)
         adam = {name: torch.zeros(n, n, dtype=torch.float64) for name in ("logits", "first", "second", "steps")}
         server = {"updates": repeat(problem.initial, 0), "from": {"ids": torch.zeros(0, dtype=torch.int64)}}
         return server, {"model": models, "start": models, "mixing": adam}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
-        """The same updates for everybody: (m, k, *shape), sharing memory."""
+        """The same updates for all clients: (m, k, *shape), sharing memory."""
         return {part: repeat(stack, len(cohort)) for part, stack in server.items()}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
@@ -117,12 +117,12 @@ class L2C(Algorithm):
         return {name: torch.where(present, value, mixing[name]) for name, value in new.items()}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """A relay. P shows the weights among the cohort."""
+        """Relay the updates. P has the weights within the cohort."""
         new = {"updates": upload["update"], "from": {"ids": cohort.ids}}
         return new, {"weights": upload["weights"]["omega"][:, cohort.ids]}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """theta_i; what its logits learned on the way is dropped, the round learns it again."""
+        """theta_i; the logits learned for it are dropped, and the round learns them again."""
         return self.collaborate(trainer, download, memory)[0], memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:

@@ -1,18 +1,18 @@
 """L2GD: local models drawn together by a penalty on their spread (Hanzely and Richtarik, 2020).
 
-The models minimise (1/N) sum_i f_i(x_i) + lambda/(2N) sum_i ||x_i - x_mean||^2. A coin decides in every step of the
-original between a gradient step of all clients and a step of all models towards their mean. In rounds:
+The models minimise (1/N) sum_i f_i(x_i) + lambda/(2N) sum_i ||x_i - x_mean||^2. In every step of the original, a coin
+decides between a gradient step of all clients and a step of all models towards their mean. In rounds:
 
     client  v_i = E epochs of SGD from its own x_i
     server  x_i = (1 - theta) v_i + theta mean_{k in S_t} v_k        P = (1 - theta) I + theta 11'/m
 
-Crosses the network: v_i up, x_i down, two model sizes. Evaluated is x_i, the mixture; absent clients keep theirs.
+Crosses the network: v_i up, x_i down, two model sizes. The mixture x_i is evaluated; absent clients keep theirs.
 
 Where the paper, its code and others differ: with probability p of a mixing step there are tau = (1 - p)/p local steps
-between two of them, so that theta = eta lambda tau, and a round is E epochs' steps rather than a random number. At the
-paper's best p theta is 1/2, our default. There is no official code. The mean counts clients equally, as the objective
-does. Two codes of other papers write mixtures into copies that nobody reads, so that nothing is mixed; another counts
-the first client twice. theta = 0 is Local; theta = 1 is FedAvg over equal sizes, where everybody takes part.
+between two of them, so that theta = eta lambda tau, and a round is the steps of E epochs rather than a random number.
+At the paper's best p theta is 1/2, our default. There is no official code. The mean counts clients equally, as the
+objective does. Two codes of other papers write mixtures into copies that nobody reads, so that nothing is mixed;
+another counts the first client twice. theta = 0 is Local; theta = 1 with full participation is FedAvg over equal sizes.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from feddwa.params import Tunable
 
 @dataclass(frozen=True)
 class L2GD(Algorithm):
-    """L2GD with the theta of its theory."""
+    """L2GD with theta from its theory."""
 
     title = "L2GD"
     summary = "local models, each a step towards the mean of all after every round"
@@ -59,7 +59,7 @@ class L2GD(Algorithm):
         return {"model": local}, memory
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """A share theta of the participants' mean."""
+        """Move each model a share theta towards the participants' mean."""
         m = len(cohort)
         weights = (1 - self.theta) * torch.eye(m, dtype=torch.float64) + self.theta / m
         mixed = put(server["model"], cohort.ids, mix(weights, upload["model"], personal=True))

@@ -4,14 +4,15 @@
     server  h = sum_{k in S_t} (n_k / n) h_k
 
 Crosses the network: the head h down and up, a small share of most networks. The body phi_i never leaves its client.
-Evaluated is (phi_i, h): with many absentees bodies meet a head that has moved on without them.
+(phi_i, h) is evaluated: if many clients are absent, bodies meet a head that has moved on without them.
 
 Where the paper, its code and others differ: the original starts LG from the result of hundreds of rounds of FedAvg;
 ours and libraries' starts from the common initial model. The official network for CIFAR lists its layers so that the
-convolutions are shared and the dense layers private, which is FedPer; a library shares the first layer for the last.
-The official accuracy takes each client's best round on test data. Sizes weigh the average, the original's clients count
-equally. Bodies drift apart from a common start, so expect about Local. The means of statistics of different bodies
-would mean nothing, so that the BatchNorm policy "mean" is refused; under the other two nothing of a body is sent.
+convolutions are shared and the dense layers private, which is FedPer; one library shares the first layer in place of
+the last. The official accuracy takes each client's best round on test data. Our average is weighted by size; the
+original's clients count equally. Bodies drift apart from a common start, so expect results near Local. The BatchNorm
+policy "mean" is refused, because it would average the statistics of different bodies; the other two policies send
+nothing of a body.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class LGFedAvg(PartlyShared):
     discloses, evaluated = "its trained head", "its own body with the shared head"
 
     head: str = "last"
-    """Layers that are shared: last, the last linear one, or names with commas between them."""
+    """Layers that are shared: last (the last linear layer), or names separated by commas."""
 
     def own(self, problem: Problem) -> tuple[str, ...]:
         """The body."""

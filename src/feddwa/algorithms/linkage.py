@@ -1,11 +1,11 @@
-"""Clusters of clients: how far their updates pull apart, complete linkage, and what a split does to all clusters."""
+"""Clusters of clients: the norms that trigger a split, complete linkage, and the clusters after a split."""
 
 import torch
 from torch import Tensor
 
 
 def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every participant's cluster: the norm of the mean update and the largest norm, from <D_i, D_j> (m, m).
+    """The norm of the mean update and the largest norm in each participant's cluster, from <D_i, D_j> (m, m).
 
     of: (m,) the participants' clusters. Both results are (m,).
     """
@@ -17,7 +17,7 @@ def update_norms(products: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bipartition(similarity: Tensor) -> Tensor:
-    """(n,) bool: who parts from client 0, by complete linkage down to two clusters."""
+    """(n,) bool: clients separated from client 0 by complete linkage down to two clusters."""
     distance = (-similarity).fill_diagonal_(torch.inf)
     label = torch.arange(len(distance))
     for _ in range(len(distance) - 2):
@@ -30,7 +30,7 @@ def bipartition(similarity: Tensor) -> Tensor:
 
 
 def split(of: Tensor, cluster: int, leaving: Tensor, staying: Tensor) -> Tensor:
-    """New clusters of all clients: `leaving` found one; other members follow the larger of the two."""
+    """New clusters of all clients: `leaving` form a new one; other members join the larger of the two."""
     unseen = of == cluster
     unseen[leaving] = unseen[staying] = False
     child = of.index_fill(0, leaving, int(of.max()) + 1)

@@ -1,6 +1,7 @@
-"""Local training: every client by itself, the yardstick of personalisation ("does joining pay?").
+"""Local training: every client by itself, the baseline of personalisation ("does joining pay?").
 
-Nothing crosses the network. Under partial participation only the cohort trains, so that the budget equals the others'.
+Nothing crosses the network. Under partial participation only the cohort trains, so the budget equals that of the other
+methods.
 """
 
 from dataclasses import dataclass
@@ -44,9 +45,9 @@ class Local(Algorithm):
         return server, {"weights": torch.eye(len(cohort), dtype=torch.float64)}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The own model."""
+        """The client's own model."""
         return memory["model"], memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:
-        """The own model."""
+        """The client's own model."""
         return memory["model"]

@@ -1,4 +1,4 @@
-"""Several networks and their mixture as one network: what FedEM trains and evaluates."""
+"""Several networks and their mixture as one network, which FedEM trains and evaluates."""
 
 import copy
 from typing import Any, Literal
@@ -41,12 +41,14 @@ class Mixture(nn.Module):
 
 
 def mixture_of(module: nn.Module, components: int, fresh: Fresh) -> Mixture:
-    """So many copies of a network; all but the first have the entries of their parameters, or the head's, permuted.
+    """`components` copies of a network; all but the first permute the entries of their parameters, or of the head's.
 
-    For independent draws of one distribution, as layers are initialised, that is a fresh draw. It draws from torch's
+    For layers initialised with independent draws from one distribution, a permutation is a fresh draw. Uses torch's
     generator.
     """
-    constants = {id(value): value for value in module.parameters() if not value.requires_grad}  # there once
+    constants = {
+        id(value): value for value in module.parameters() if not value.requires_grad
+    }  # shared by all components
     copies = [copy.deepcopy(module, dict(constants)) for _ in range(components)]
     chosen = head_parameters(module) if fresh == "head" else tuple(trainable(module))
     require(bool(chosen), "--param fresh", fresh, "all: this network has no linear layer that is trained")

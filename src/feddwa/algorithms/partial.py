@@ -10,7 +10,7 @@ from feddwa.engine.rows import only, repeat
 
 @dataclass(frozen=True)
 class PartlyShared(FedAvg):
-    """FedAvg of a part of the model. The other part, `own`, lives with its client and waits while that is absent."""
+    """FedAvg of a part of the model. The other part, `own`, stays with its client, also while the client is absent."""
 
     global_model = False
     newcomer = Algorithm.newcomer  # it has no part of its own yet: both are fine-tuned as one
@@ -20,7 +20,7 @@ class PartlyShared(FedAvg):
         raise NotImplementedError
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The server has the shared part; everybody's own one starts from the same values."""
+        """The server has the shared part; every client's own part starts from the same values."""
         own = self.own(problem)
         shared = {name: value for name, value in problem.initial.items() if name not in own}
         return {"model": shared}, {"own": repeat(only(problem.initial, own), problem.clients)}
@@ -31,11 +31,11 @@ class PartlyShared(FedAvg):
         return {"model": self.shared(model, memory)}, {**memory, "own": only(model, memory["own"])}
 
     def shared(self, model: Stack, memory: Memory) -> Stack:
-        """A model without what stays with the client; BatchNorm policies may have inserted some of that."""
+        """A model without the client's own part, some of which BatchNorm policies may have inserted."""
         return {name: value for name, value in model.items() if name not in memory["own"]}
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The shared part as it is now with the client's own."""
+        """The current shared part with the client's own part."""
         return {**download["model"], **memory["own"]}, memory
 
     def trained(self, upload: Message, memory: Memory) -> Stack:

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global start from which one client step goes far (Fallah et al., NeurIPS 2020).
+"""Per-FedAvg: a global initial model that adapts in one client step (Fallah et al., NeurIPS 2020).
 
 Every client minimises f_i(v - a grad f_i(v)). A meta step takes three independent batches D, D', D'':
 
@@ -12,10 +12,10 @@ Crosses the network: w down, v_k up, two model sizes. A meta step is 2 gradients
 
 Where the paper, its code and others differ: FedDWA's paper names no variant, rates or adaptation. We take FO, a = b =
 the run's rate, and adapt for one epoch (adapt_steps limits it; others take one batch). A batch is drawn 2 (FO) or 3
-(HF) times as large and cut into D, D', D''; 2 or 3 times the epochs make as many meta steps as FedAvg makes steps. A
-last batch that would leave fewer than two samples to a part is dropped. Averaging is by data size as in all of this
-family and in common codes; the original weighs clients equally. A widespread code adapts on *test* batches: never done
-here. a = 0 is FedAvg with rate b on the batches D'.
+(HF) times as large and cut into D, D', D''; 2 or 3 times the epochs give the number of steps of FedAvg. A last batch
+with fewer than two samples per part is dropped. The average is weighted by size, as in all methods of this family and
+common codes; the original weighs clients equally. A widespread code adapts on *test* batches, which we never do. a = 0
+is FedAvg with rate b on the batches D'.
 """
 
 import math
@@ -35,7 +35,7 @@ from feddwa.params import Repeats, Tunable
 
 @dataclass(frozen=True)
 class MetaStep(OptimizerStep):
-    """One meta step of one client: the optimiser's, along the meta gradient. The inner step stays plain."""
+    """One meta step of one client: the optimiser's step along the meta gradient. The inner step is plain."""
 
     variant: str
     inner: Number  # a
@@ -66,7 +66,7 @@ class PerFedAvg(FedAvg):
     """Per-FedAvg, first order by default."""
 
     title = "per-FedAvg"
-    summary = "a global start that adapts well (MAML)"
+    summary = "a global initial model that adapts well (MAML)"
     kind, year = "personal", 2020
     order = 7
     global_model = False
@@ -98,12 +98,12 @@ class PerFedAvg(FedAvg):
         )
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """As many meta steps as FedAvg makes steps."""
+        """As many meta steps as FedAvg has steps."""
         step = MetaStep(self.variant, trainer.rate(self.inner_lr), trainer.rate(self.meta_lr), self.delta)
         epochs, width = trainer.epochs * (1 if trainer.local_steps else step.parts), step.parts * trainer.batch_size
         return trainer.train(step, {"model": download["model"]}, memory, epochs=epochs, batch_size=width)
 
     def personal(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Stack, Memory]:
-        """The start, adapted on training data: by plain steps, as the inner step is."""
+        """The global model, adapted on training data by plain steps, like the inner step."""
         lr, steps = trainer.rate(self.inner_lr), self.adapt_steps
         return trainer.sgd(download["model"], memory, epochs=1, steps=steps, lr=lr, purpose="adapt", optimizer=PLAIN)

@@ -8,12 +8,12 @@
 Crosses the network: w_i down, v_i up, two model sizes.
 
 Where the paper, its code and others differ: the official scripts add lambda cos to the loss, which pushes a model away
-from its mixture; the paper has the minus, and so have we. At the default it hardly matters: the term's gradient is 0 at
-w_i and below lambda / ||v|| elsewhere. The official code solves the quadratic programme by a general solver, whose
-result is the projection. w^0 is the common initial model, not that of the round. With it, updates of clients that are
-mixed grow alike, until 0.9 makes hard groups of them with weights by size, right or wrong; since=round avoids that, and
-groups less well. The official code evaluates the best round by validation data; here w_i is evaluated, as it is. p
-counts the participants alone; who is absent keeps its w_i.
+from its mixture; we subtract it, as the paper does. The default makes little difference: the term's gradient is 0 at
+w_i and below lambda / ||v|| elsewhere. The official code uses a general solver for the quadratic programme, whose
+solution is the projection. w^0 is the common initial model, not that of the round. Measured from it, updates of mixed
+clients become ever more similar, until the threshold 0.9 makes hard groups of them with weights by size, right or
+wrong; since=round avoids that, and groups less well. The official code evaluates the best round by validation data;
+here the current w_i is evaluated. p counts the participants alone; absent clients keep their w_i.
 """
 
 import math
@@ -34,7 +34,7 @@ from feddwa.errors import require
 from feddwa.mixing import inner_products, mix, pairwise_cosines
 from feddwa.params import Tunable
 
-ALIKE = 0.9  # a cosine from which on clients count as equal
+ALIKE = 0.9  # clients with a larger cosine count as equal
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class PFedGraph(Algorithm):
     discloses, evaluated = "its trained model", "its mixture of models"
 
     alpha: Annotated[float, Tunable(0.01, 10, log=True)] = 0.8
-    """How near weights stay to data sizes; large = FedAvg."""
+    """How close weights stay to data sizes; large = FedAvg."""
     lam: Annotated[float, Tunable(1e-3, 1, log=True)] = 0.01
-    """lambda: how strongly a model leans towards its mixture."""
+    """lambda: strength of the pull of a model towards its mixture."""
     since: Annotated[Literal["initial", "round"], Tunable(choices=("initial", "round"))] = "initial"
-    """What updates are measured from: the initial model, or that of the round."""
+    """Origin of the updates: the initial model, or that of the round."""
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, "--param alpha", self.alpha, "a finite number above 0")
         require(0 <= self.lam < math.inf, "--param lam", self.lam, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """One personalised model per client, and what all of them start from."""
+        """One personalised model per client, and the common initial model."""
         return {"model": repeat(problem.initial, problem.clients), "initial": problem.initial}, {}
 
     def download(self, server: ServerState, cohort: Cohort) -> Message:
@@ -85,7 +85,7 @@ class PFedGraph(Algorithm):
         return {"model": take(server["model"], cohort.ids)}
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
-        """E epochs from the mixture, leaning towards it."""
+        """E epochs from the mixture, pulled towards it."""
         start = download["model"]
         if trainer.round == 1 or not self.lam:
             local, memory = trainer.sgd(start, memory)

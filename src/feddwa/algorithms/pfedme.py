@@ -1,4 +1,4 @@
-"""pFedMe: personalised models on a leash to the global one (T Dinh, Tran and Nguyen, NeurIPS 2020).
+"""pFedMe: personalised models tied to the global one by a penalty (T Dinh, Tran and Nguyen, NeurIPS 2020).
 
 Client i minimises F_i(w) = min_theta f_i(theta) + lambda/2 ||theta - w||^2. At the start of a round theta = w_i = w,
 and for every batch
@@ -11,11 +11,11 @@ Crosses the network: w down, w_i up, two model sizes. theta_i stays with its cli
 
 Where the paper, its code and others differ: the official code and its descendants keep theta as a live reference to the
 model's parameters and then write w_i into them, so that the "personalised" accuracy is that of w_i or even of w; here
-theta is a model of its own. Theta is not reset between batches, as in that code. Its undocumented decay of 0.001 theta
-is left out. A local round is E epochs (the original: 20 batches), only S_t trains (the original: everybody), sizes
-weigh the average as in the code. FedDWA: lambda = 1 from {0.1, 1, 10, 100}, K = 5, beta = 1, and no eta_p, for which
-the run's rate stands; the original has lambda 15, eta 0.005, eta_p 0.09. Theta and w_i share the client's BatchNorm
-statistics.
+theta is a separate model. As in that code, theta is not reset between batches; its undocumented decay of 0.001 theta is
+left out. A local round is E epochs (the original: 20 batches), only S_t trains (the original: all clients), and the
+average is weighted by size, as in the code. FedDWA: lambda = 1 from {0.1, 1, 10, 100}, K = 5, beta = 1, and no eta_p,
+for which we take the run's rate; the original has lambda 15, eta 0.005, eta_p 0.09. Theta and w_i share the client's
+BatchNorm statistics.
 """
 
 import math
@@ -75,7 +75,7 @@ class PFedMe(FedAvg):
     evaluated = "its own model"
 
     lam: Annotated[float, Tunable(0.1, 100, log=True)] = 1.0
-    """lambda: how short the leash is."""
+    """lambda: strength of the penalty."""
     inner_steps: Repeats = 5
     """K: steps of theta on a batch."""
     beta: Annotated[float, Tunable(0.1, 1.0)] = 1.0
@@ -91,7 +91,7 @@ class PFedMe(FedAvg):
         require(rate is None or 0 <= rate < math.inf, "--param personal_lr", rate, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model; every client remembers its theta."""
+        """The global model; every client stores its theta."""
         server, _ = super().setup(problem)
         return server, {"personal": repeat(problem.initial, problem.clients)}
 
@@ -103,7 +103,7 @@ class PFedMe(FedAvg):
         return {"model": state["model"]}, {**memory, "personal": state["personal"]}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """FedAvg's mean, taken up by beta."""
+        """A share beta of FedAvg's mean."""
         averaged, info = super().server(server, cohort, upload)
         mean = averaged["model"]
         return {"model": {name: value.lerp(mean[name], self.beta) for name, value in server["model"].items()}}, info

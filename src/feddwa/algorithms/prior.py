@@ -1,6 +1,6 @@
-"""A client's class prior, which never leaves it: as shares of classes, and as a bias of the head (logit adjustment).
+"""A client's class prior, which never leaves it: as class shares, and as a bias of the head (logit adjustment).
 
-Menon et al. (ICLR 2021) add log class frequencies to the outputs while training. Here a client also uses its models
+Menon et al. (ICLR 2021) add log class frequencies to the outputs during training. Here a client also uses its models
 with them, since its test data have its own class frequencies.
 """
 
@@ -12,7 +12,9 @@ from feddwa.engine import Memory, Stack
 
 
 def class_shares(problem: Problem, algorithm: str, like: Tensor) -> Tensor:
-    """n_ic / n_i: (N, len(like)) in its type, 0 for outputs of which there is no class; `algorithm` is for errors."""
+    """n_ic / n_i: (N, len(like)) in `like`'s type, 0 for outputs without a class; `algorithm` names the method in
+    errors.
+    """
     counts = problem.counts_for(algorithm).to(like)
     counts = F.pad(counts, (0, len(like) - counts.shape[1]))
     return counts / counts.sum(1, keepdim=True).clamp(min=1)
@@ -21,7 +23,7 @@ def class_shares(problem: Problem, algorithm: str, like: Tensor) -> Tensor:
 def log_prior(problem: Problem, prior: float) -> Stack:
     """l_i = log((n_ic + k / C) / (n_i + k)) with k = `prior`: (N, C), under the name of the head's bias.
 
-    n_ic: training samples of class c. Empty where targets are not classes or the head has no bias.
+    n_ic: training samples of class c. Empty if targets are not classes or the head has no bias.
     """
     bias = next((name for name in problem.head if name.endswith("bias")), None)
     if problem.label_counts is None or bias is None:

@@ -1,4 +1,4 @@
-"""What algorithms are set up from, and the cut of a network into body and head."""
+"""The input of an algorithm's setup, and the split of a network into body and head."""
 
 from dataclasses import dataclass, field
 
@@ -14,21 +14,23 @@ NO_LAST = "this network has no linear layer that is trained"
 class Problem:
     """What is known before the first round."""
 
-    initial: Model  # the trainable parameters that everybody starts from; frozen ones are never seen by an algorithm
+    initial: Model  # the initial trainable parameters of all clients; algorithms never see frozen ones
     clients: int  # N
     sizes: Tensor  # (N,) training samples of each client
-    label_counts: Tensor | None = None  # (N, C) of them, by class, 0 where not disclosed; None: targets are no classes
+    label_counts: Tensor | None = None  # (N, C) samples per class, 0 where not disclosed; None: targets are no classes
     head: tuple[str, ...] = ()  # names of the trainable parameters of the last linear layer
-    features: int = 0  # F, of the vectors that this layer makes the outputs of; 0 where it does not make them
-    seed: int = 0  # of the run, for draws of the server
-    buffers: Model = field(default_factory=lambda: Model({}))  # the BatchNorm statistics that everybody starts from
+    features: int = 0  # F, the size of that layer's input vectors; 0 if its outputs are not the network's
+    seed: int = 0  # the run's, for draws of the server
+    buffers: Model = field(default_factory=lambda: Model({}))  # the initial BatchNorm statistics of all clients
     batchnorm: tuple[str, ...] = ()  # names of the trainable parameters of BatchNorm: scales and shifts
     settings: Settings = field(
         default_factory=Settings
     )  # of local training, for methods that suit some optimisers alone
 
     def head_weight(self, algorithm: str) -> str:
-        """The name of the head's weight (C, F), for a method that works with features; refuses a network without."""
+        """The name of the head's weight (C, F), for methods that use features; raises InputError for a network without
+        one.
+        """
         weight = next((name for name in self.head if name.rpartition(".")[2] == "weight"), "")
         if not (self.features and weight):
             what = "needs a network whose outputs are those of its last linear layer, one that is not frozen, "
@@ -37,16 +39,16 @@ class Problem:
         return weight
 
     def counts_for(self, algorithm: str) -> Tensor:
-        """(N, C) label counts, for a method that works with classes; refuses targets that are none."""
+        """(N, C) label counts, for methods that use classes; raises InputError if targets are not classes."""
         if self.label_counts is None:
             raise InputError(f"algorithm {algorithm}: needs class labels")
         return self.label_counts
 
     def head_named(self, chosen: str) -> tuple[str, ...]:
-        """The names of the parameters of a head, in the network's order; what is left over is the body.
+        """The names of the parameters of a head, in the network's order; all other parameters are the body.
 
-        chosen: "last", the last linear layer, or layers and parameters by name, separated by commas. BatchNorm's
-        statistics belong to neither: the BatchNorm policy alone says whether they are exchanged.
+        chosen: "last", the last linear layer, or layers and parameters by name, separated by commas. BatchNorm
+        statistics belong to neither part: the BatchNorm policy alone decides whether they are exchanged.
         """
         if chosen == "last":
             require(bool(self.head), "--param head", chosen, f"names of layers: {NO_LAST}")

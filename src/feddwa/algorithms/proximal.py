@@ -1,4 +1,4 @@
-"""Gradient descent with a pull towards another model, which several methods share."""
+"""Gradient descent with a pull towards another model, shared by several methods."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from feddwa.engine.steps import OptimizerStep
 
 @dataclass(frozen=True)
 class ProximalStep(OptimizerStep):
-    """One step on f(v) + strength/2 ||v - anchor||^2, BatchNorm's scale and shift included.
+    """One step on f(v) + strength/2 ||v - anchor||^2, including BatchNorm's scale and shift.
 
-    The term's gradient is written down rather than differentiated: that saves a pass over all parameters in every step.
-    The optimiser takes the sum of both gradients, and clips it, as if the term were part of the loss.
+    The term's gradient is written out rather than differentiated, which saves a pass over all parameters per step. The
+    optimiser receives, and clips, the sum of both gradients, as if the term were part of the loss.
     """
 
     rate: Number

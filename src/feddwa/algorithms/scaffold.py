@@ -6,16 +6,16 @@
     server  w = w + eta_g mean_{k in S_t} (v_k - w);   c = c + 1/N sum_{k in S_t} (c_k' - c_k)
 
 Crosses the network: w and c down, v_k and c_k' - c_k up, four model sizes. c_k stays with its client; c_k = c = 0 at
-first. With option II the server could work the difference out of v_k and K_k, so three sizes would do; the paper, whose
-four we keep, counts on no server that knows each client's steps.
+first. With option II the server could compute the difference from v_k and K_k, so three sizes would do; we keep the
+paper's four, as it does not assume that the server knows each client's steps.
 
 Where the paper, its code and others differ: the mean is over clients, not over samples, c moves by 1/N and not by
 1/|S_t|, and K_k is the client's own number of steps. One library computes c_k' from v_k - w, the other sign, and so
 doubles the drift; another never stores c_k, so that it remains 0. Those that count four batches for a loader that drops
 a short fifth are consistent, but train on less. With full participation c is the mean of the c_k after every round.
-Round 1 is FedAvg over equal sizes. Momentum, decay, clipping and Adam take the corrected gradient; w - v_k is then no
-sum of gradients, so that option II is refused with them, and option I is not. A client whose update is lost has moved
-its c_k nevertheless.
+Round 1 is FedAvg over equal sizes. Momentum, decay, clipping and Adam receive the corrected gradient; w - v_k is then
+no sum of gradients, so option II is refused with them and option I is allowed. A client whose update is lost has
+nevertheless changed its c_k.
 """
 
 import math
@@ -40,7 +40,7 @@ from feddwa.params import Tunable
 
 @dataclass(frozen=True)
 class CorrectedStep(OptimizerStep):
-    """One step along grad f(v) + correction, the optimiser's."""
+    """The optimiser's step along grad f(v) + correction."""
 
     rate: Number
 
@@ -65,15 +65,15 @@ class SCAFFOLD(FedAvg):
     discloses = "its trained model, its mean gradient"
 
     server_lr: Annotated[float, Tunable(0.1, 1.5)] = 1.0
-    """eta_g: how far the server follows the mean update."""
+    """eta_g: the server's step along the mean update."""
     option: Literal["I", "II"] = "II"
-    """What c_k becomes: I = the gradient at w, II = the mean gradient along the way."""
+    """Definition of c_k: I = the gradient at w, II = the mean gradient along the local path."""
 
     def __post_init__(self) -> None:
         require(0 <= self.server_lr < math.inf, "--param server_lr", self.server_lr, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model and c; every client remembers its c_k."""
+        """The global model and c; every client stores its c_k."""
         suits = self.option == "I" or problem.settings.optimizer == PLAIN
         require(
             suits, "--param option", self.option, "I unless local training is plain SGD: w - v_k is no sum of gradients"
@@ -86,7 +86,7 @@ class SCAFFOLD(FedAvg):
         return {part: repeat(model, len(cohort)) for part, model in server.items()}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:
-        """w alone: c is of no use to a test."""
+        """w alone: evaluation does not need c."""
         return super().download(server, cohort)
 
     def client(self, trainer: Trainer, download: Message, memory: Memory) -> tuple[Message, Memory]:
@@ -98,7 +98,7 @@ class SCAFFOLD(FedAvg):
         if self.option == "I":
             gradient = trainer.gradients(start, memory, "train", "control")
             control: Stack = only(gradient, own)
-        elif not trainer.lr:  # w - v_k says nothing of gradients
+        elif not trainer.lr:  # w - v_k contains no gradients
             control = own
         else:
             path = scale(1 / (trainer.steps().double() * trainer.lr), difference(only(start, own), local))
@@ -106,7 +106,7 @@ class SCAFFOLD(FedAvg):
         return {"model": local, "control": difference(control, own)}, {**after, "control": control}
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """The mean over clients; c moves by what the participants are of all clients."""
+        """The mean over clients; c moves by the participants' share of all clients."""
         ones = torch.ones(len(cohort))
         mean, weights = average(ones, upload["model"])
         moved, _ = average(ones, upload["control"])

@@ -1,20 +1,20 @@
 """SFL: structured federated learning over a graph of clients (Chen et al., IJCAI 2022).
 
-    client  v_i = SGD(w)                        everybody starts from the global model
+    client  v_i = SGD(w)                        all clients start from the global model
     server  W = every client's latest model;  U = A^L W        L hops over the row-normalised relation graph A
             w = mean of the rows of U;   u_i = row i of U is client i's personalised model
     A_ij ~ 1 if i and j share one of their five most frequent labels (itself included)
 
-Crosses the network: w down, v_i up, two model sizes; three when the regulariser is on, because then u_i comes down too.
-The label sets that make A are known to the server: that is a disclosure the other methods do not ask for.
+Crosses the network: w down, v_i up, two model sizes; three with the regulariser, which also needs u_i. The server knows
+the label sets behind A: a disclosure that other methods do not need.
 
 Where the paper, its code and others differ: the paper pulls v_i towards both w and u_i. The released code builds these
 terms (weight 0.3, norms without the square) from detached tensors, so they have no gradient and the published numbers
-are without them: `reg` is 0 by default, and reg = 0.3 gives the paper's idea, squared and differentiated. Without them
-u_i is needed for evaluation only, hence the paper's count of two model sizes. As in the code, a client that was absent
-stands in W with its last u_i, the mean is unweighted, and server_alpha mixes U with W. The learned graph of the code's
-variant SFL* (refitted from scratch each round, to weigh distant clients more) is left out. A = 11'/N is FedAvg without
-sizes; A = I gives u_i = v_i, though everybody still starts from the mean.
+are without them. `reg` is therefore 0 by default; reg = 0.3 is the paper's idea, squared and differentiated. Without
+the terms u_i is needed for evaluation only, hence the paper's count of two model sizes. As in the code, an absent
+client enters W with its last u_i, the mean is unweighted, and server_alpha mixes U with W. The learned graph of the
+code's variant SFL* (refitted from scratch each round, to weigh distant clients more) is left out. A = 11'/N is FedAvg
+without sizes; A = I gives u_i = v_i, though all clients still start from the mean.
 """
 
 import math
@@ -49,13 +49,13 @@ class SFL(FedAvg):
     discloses, evaluated = "its trained model, label counts", "its mixture of models"
 
     hops: Annotated[int, Tunable(1, 5)] = 3
-    """L: how often models are passed on to neighbours."""
+    """L: number of hops over the graph."""
     server_alpha: Annotated[float, Tunable(0.0, 1.0)] = 1.0
     """Share of the propagated model in u_i; the rest is the client's own."""
     top_labels: int = 5
-    """A client's most frequent labels that count for the graph."""
+    """Number of a client's most frequent labels that define the graph."""
     reg: Annotated[float, Tunable(0.0, 1.0)] = 0.0
-    """Pull towards u_i and w; the code means 0.3 but leaves it without a gradient."""
+    """Pull towards u_i and w; the code intends 0.3 but gives it no gradient."""
 
     def __post_init__(self) -> None:
         require(self.hops >= 0, "--param hops", self.hops, "0 or more")
@@ -64,7 +64,7 @@ class SFL(FedAvg):
         require(0 <= self.reg < math.inf, "--param reg", self.reg, "a finite number, 0 or more")
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
-        """The global model, everybody's u_i, and the matrix that makes U of W."""
+        """The global model, every client's u_i, and the matrix from W to U."""
         if problem.label_counts is None:
             raise InputError("algorithm sfl: its graph needs class labels; this task has none")
         graph = label_graph(problem.label_counts, self.top_labels)
@@ -89,7 +89,7 @@ class SFL(FedAvg):
         return trainer.train(step, {"model": shared}, memory, {"anchor": between})
 
     def server(self, server: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """Put the new models among everybody's, spread them over the graph, and average."""
+        """Put the new models into W, propagate over the graph, and average."""
         spread = server["graph"]["spread"]
         personal = mix(spread, put(server["personal"], cohort.ids, upload["model"]))
         mean, _ = average(torch.ones(len(spread)), personal)
@@ -97,18 +97,18 @@ class SFL(FedAvg):
         return new, {"weights": spread[cohort.ids][:, cohort.ids]}
 
     def grow(self, server: ServerState, fresh: ServerState) -> ServerState:
-        """The graph of all clients is a new one."""
+        """Replace the graph by that of all clients."""
         return {**super().grow(server, fresh), "graph": fresh["graph"]}
 
     def deliver(self, server: ServerState, cohort: Cohort) -> Message:
-        """The personalised model u_i: what is tested, though training does without it."""
+        """The personalised model u_i, which is evaluated but not needed for training."""
         return {"model": take(server["personal"], cohort.ids)}
 
 
 def label_graph(counts: Tensor, top: int) -> Tensor:
     """A (N, N), rows summing to 1: equal weight on all clients that share one of a client's `top` largest labels.
 
-    Of equally frequent labels the smaller number counts.
+    Ties between equally frequent labels take the smaller class number.
     """
     order = counts.argsort(dim=1, descending=True, stable=True)[:, :top]
     largest = torch.zeros_like(counts, dtype=torch.bool).scatter_(1, order, True) & (counts > 0)

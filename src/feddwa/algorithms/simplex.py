@@ -5,20 +5,20 @@ from torch import Tensor
 
 from feddwa.mixing import inner_products
 
-FLOOR = 1e-12  # least variance, as a share of the largest mean's square: a client of one sample has none
-ROUNDING = 1e-15  # of a sum, as a share of each of its terms
-PATIENCE = 3  # exchanges of whole sets without progress, after which one entry is exchanged at a time
-LEAST = 1e-3  # of weights that count
-AT_ONCE = 1 << 24  # numbers of the quadratic forms that are in memory
+FLOOR = 1e-12  # smallest variance, relative to the largest squared mean: that of a client with one sample is 0
+ROUNDING = 1e-15  # rounding error of a sum, relative to each of its terms
+PATIENCE = 3  # set exchanges without progress before entries are exchanged one by one
+LEAST = 1e-3  # smaller weights become 0
+AT_ONCE = 1 << 24  # numbers of the quadratic forms in memory at a time
 
 
 def project_to_simplex(points: Tensor) -> Tensor:
     """The nearest point of {x >= 0, sum x = 1} to every row of points (k, n): max(point - t, 0), in float64.
 
-    The larger entries stay positive: as many of them, c, as t = (their sum - 1) / c leaves so.
+    The c largest entries stay positive, with t = (their sum - 1) / c; c is the largest number for which they do.
     """
     points = points.double()
-    points = points - points.max(1, keepdim=True).values  # moves no projection, and keeps the digits of large entries
+    points = points - points.max(1, keepdim=True).values  # same projection; keeps the digits of large entries
     ordered = points.sort(dim=1, descending=True).values
     counts = torch.arange(1, points.shape[1] + 1, device=points.device)
     thresholds = (ordered.cumsum(1) - 1) / counts
@@ -29,7 +29,7 @@ def project_to_simplex(points: Tensor) -> Tensor:
 def combinations(means: Tensor, variances: Tensor) -> Tensor:
     """a (m, m): row i is argmin over the simplex of sum_j a_j^2 V_j + ||sum_j a_j H_j - H_i||^2, bias and variance.
 
-    means: H (m, C, F); variances: V (m,). Weights below `LEAST` become 0, and the others are scaled up.
+    means: H (m, C, F); variances: V (m,). Weights below `LEAST` become 0, and the others are rescaled.
     """
     products, variances, found = inner_products({"H": means}, {"H": means}), variances.double().cpu(), []
     floor = FLOOR * (products.diagonal().max() + variances.max()).clamp(min=FLOOR)
@@ -46,10 +46,10 @@ def combinations(means: Tensor, variances: Tensor) -> Tensor:
 def least_on_simplex(matrices: Tensor) -> Tensor:
     """argmin over the simplex of a^T Q a: (k, n) for positive definite Q (k, n, n), in float64 on the CPU.
 
-    a is x / sum x, where x >= 0, Q x >= 1 and in each entry one of them is an equality. Principal pivoting (Judice and
-    Pires, 1994) finds in which: Q x = 1 is solved for a set of entries, and those of a wrong sign change sides, all of
-    them as long as they become fewer, else the last. That is exact, and a few solutions, where descent takes thousands
-    of steps: one client's entries may be a thousand times another's.
+    a is x / sum x, where x >= 0, Q x >= 1, and each entry satisfies one of them with equality. Principal pivoting
+    (Judice and Pires, 1994) finds which: it solves Q x = 1 for a set of entries and exchanges those of the wrong sign,
+    all of them while their number falls, otherwise the last one. The result is exact after a few solves, where descent
+    takes thousands of steps: one client's entries may be a thousand times another's.
     """
     k, n = matrices.shape[:2]
     largest = matrices.diagonal(dim1=1, dim2=2).amax(1, keepdim=True)
@@ -70,7 +70,7 @@ def least_on_simplex(matrices: Tensor) -> Tensor:
 
 
 def _solved(matrices: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """x (k, n): Q x = 1 for the chosen entries, 0 elsewhere; and Q x - 1, where what rounding may be counts as 0."""
+    """x (k, n): Q x = 1 for the chosen entries, 0 elsewhere; and Q x - 1, with rounding errors counted as 0."""
     n, size = chosen.shape[1], int(chosen.sum(1).max())
     order = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :size]  # the chosen first, then padding
     real = chosen.gather(1, order).double()
