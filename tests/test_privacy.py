@@ -290,9 +290,9 @@ def test_local_clipping_that_hits_nobody_changes_no_bit():
         (SFL(), LOCAL, "needs every client's label counts"),
         (IFCA(), SAMPLE, "measures losses"),
         (PFedMe(), SAMPLE, "differentiates a batch more than once"),
-        (FedAvgFT(), SAMPLE, "goes on before its models are used"),
+        (FedAvgFT(), SAMPLE, "continues before its models are used"),
         (ALGORITHMS["fedrod"](), SAMPLE, "withholds label counts"),
-        (ALGORITHMS["fedala"](), SAMPLE, "takes a part of each client's samples"),
+        (ALGORITHMS["fedala"](), SAMPLE, "uses a part of each client's samples"),
         (ALGORITHMS["feddbe"](), SAMPLE, "uses more of its samples than a gradient"),
     ],
 )

@@ -1,11 +1,11 @@
 """Random changes of training images, drawn from the key of a client's batch.
 
-    flip     left to right, with probability one half
-    crop     moved by up to 4 pixels along either axis; what comes in from outside is black
-    cutout   a square of half the height, anywhere, at the mean: zero, as the network sees it
+    flip     horizontal, with probability one half
+    crop     a shift by up to 4 pixels along either axis, padded with black
+    cutout   a square of half the height at a random position becomes zero, the mean of the normalised images
 
-Every name draws numbers in [0, 1) for every sample, on the device. `stacked` computes without a branch on them, so that
-it can be mapped over clients and captured in a CUDA graph; `plain`, for the sequential twin, slices sample by sample.
+Every change draws numbers in [0, 1) for every sample, on the device. `stacked` does not branch on them, so that it can
+be mapped over clients and captured in a CUDA graph; `plain`, for the sequential twin, slices sample by sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from feddwa.engine import keys
 
 BORDER = 4
-STREAM = -1  # folded into a batch's key; those of networks' draws are folded with 0, 1, ...
-DRAWS = {"flip": 1, "crop": 2, "cutout": 2}  # numbers for a sample
+STREAM = -1  # folded into a batch's key; draws inside the network fold 0, 1, ...
+DRAWS = {"flip": 1, "crop": 2, "cutout": 2}  # draws per sample
 
 
 def drawn(names: Sequence[str], key: Tensor, samples: int) -> Mapping[str, Tensor]:
-    """Name -> (numbers, B) in [0, 1): what the changes of a batch are made with."""
+    """Name -> (draws, B) in [0, 1): the random numbers for a batch's changes."""
     own = keys.fold(key, STREAM)
     shapes = {name: torch.Size([DRAWS[name] * samples]) for name in names}
     return {
@@ -32,7 +32,7 @@ def drawn(names: Sequence[str], key: Tensor, samples: int) -> Mapping[str, Tenso
 
 
 def stacked(names: Sequence[str], x: Tensor, black: Tensor, key: Tensor) -> Tensor:
-    """Images x (B, C, H, W) of one client after all changes. black: (C, 1, 1), or a number without dimensions."""
+    """Images x (B, C, H, W) of one client after all changes. black: (C, 1, 1), or a scalar."""
     for name, numbers in drawn(names, key, len(x)).items():
         if name == "flip":
             x = torch.where(numbers[0].reshape(-1, 1, 1, 1) < 0.5, x.flip(-1), x)
@@ -44,7 +44,7 @@ def stacked(names: Sequence[str], x: Tensor, black: Tensor, key: Tensor) -> Tens
 
 
 def _moved(x: Tensor, by: Tensor, axis: int, black: Tensor) -> Tensor:
-    """x (B, C, H, W) read `by` (B,) pixels further along an axis, black beyond the image."""
+    """x (B, C, H, W) shifted by `by` (B,) pixels along an axis, padded with black."""
     shape, length = [-1, 1, 1, 1], x.shape[axis]
     shape[axis] = length
     at = (torch.arange(length, device=x.device) + by.unsqueeze(1)).reshape(shape)  # (B, 1, H, 1) or (B, 1, 1, W)
@@ -53,7 +53,7 @@ def _moved(x: Tensor, by: Tensor, axis: int, black: Tensor) -> Tensor:
 
 
 def _inside(x: Tensor, number: Tensor, axis: int) -> Tensor:
-    """Which pixels along an axis are in a square whose middle is at `number` (B,) of the axis."""
+    """Pixels along an axis that lie in a square centred at `number` (B,), a fraction of the axis."""
     shape, half = [-1, 1, 1, 1], x.shape[2] // 4
     shape[axis] = x.shape[axis]
     offset = torch.arange(x.shape[axis], device=x.device) - (number * x.shape[axis]).long().unsqueeze(1)
@@ -61,7 +61,7 @@ def _inside(x: Tensor, number: Tensor, axis: int) -> Tensor:
 
 
 def plain(names: Sequence[str], x: Tensor, black: Tensor, key: Tensor) -> Tensor:
-    """What `stacked` computes, sample by sample."""
+    """The same as `stacked`, sample by sample."""
     numbers, samples = drawn(names, key, len(x)), []
     for place, image in enumerate(x):
         for name, own in numbers.items():

@@ -1,4 +1,4 @@
-"""Which samples a batch has: every client's orders of its own samples, drawn from keys."""
+"""The samples of each batch: every client's orders of its own samples, drawn from keys."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from feddwa.engine.engine import Engine, Epoch
 from feddwa.engine.private import MULTIPLE, NOISE, PADDING
 from feddwa.errors import InputError
 
-# An epoch's order is keyed by purpose and split. Published runs drew the second half's as "validation".
+# An epoch's order is keyed by purpose and split. Published runs keyed the second half as "validation".
 STREAMS = {"second_half": "validation"}
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of m clients in a round, from a split of their data, for a purpose that keys their order."""
+    """The batches of m clients in a round, from a split of their data; `purpose` keys their order."""
 
     engine: Engine
     ids: Tensor  # (m,) int64, on the CPU
@@ -28,7 +28,7 @@ class Batches:
         return self.engine.data.splits[split].sizes[self.ids]
 
     def whole(self, split: str, width: int) -> Tensor:
-        """(m,) samples of each client in batches of `width` alone, without a last, short one."""
+        """(m,) samples of each client that fill batches of `width`, without a last, short one."""
         sizes = self.sizes(split)
         for client, size in zip(self.ids.tolist(), sizes.tolist(), strict=True):
             if size < width:
@@ -39,7 +39,7 @@ class Batches:
         return sizes - sizes % width
 
     def order(self, split: str, purpose: str, epoch: int) -> tuple[Tensor, Tensor]:
-        """The epoch's sample order (m, longest) as rows of the dataset, and the noise key (m,) of every client."""
+        """The epoch's sample order (m, longest) as rows of the dataset, and each client's noise key (m,)."""
         own, device = self.engine.data.splits[split], self.engine.data.device
 
         def draw() -> tuple[Tensor, Tensor]:
@@ -51,11 +51,11 @@ class Batches:
         return self.engine.shared(self.round, (split, purpose, epoch, *self.ids.tolist()), draw)
 
     def epochs(self, split: str, purpose: str, sizes: Tensor, count: int) -> list[Epoch]:
-        """So many epochs, of the first sizes (m,) samples of an order each."""
+        """`count` epochs, each of the first sizes (m,) samples of a new order."""
         return [Epoch(*self.order(split, purpose, epoch), sizes) for epoch in range(count)]
 
     def single(self, split: str, purpose: str, sizes: Tensor, width: int, steps: int) -> list[Epoch]:
-        """So many batches of every client, each as an epoch: all of an order, then those of a new one."""
+        """`steps` batches of every client, each as an epoch: all batches of an order, then those of a new one."""
         per_order, device = -(-sizes // width), self.engine.data.device  # (m,) batches
         count = -(-steps // int(per_order.min())) if steps else 0
         drawn = [self.order(split, purpose, epoch) for epoch in range(count)]
@@ -64,7 +64,7 @@ class Batches:
         keys_of = torch.stack([noise for _, noise in drawn]) if drawn else None
         found, rows = list[Epoch](), torch.arange(len(sizes), device=device)
         for step in range(steps):
-            turn, place = step // per_order, step % per_order  # (m,) which order, which batch of it
+            turn, place = step // per_order, step % per_order  # (m,) the order, and the batch within it
             left = (sizes - place * width).clamp(max=width)
             at = (turn.to(device), rows)
             columns = (place * width).to(device).unsqueeze(1) + torch.arange(width, device=device)
@@ -75,10 +75,10 @@ class Batches:
         return found
 
     def poisson(self, split: str, purpose: str, steps: Tensor, width: int) -> tuple[list[Epoch], int, Tensor]:
-        """Poisson batches: every sample is in each with probability min(1, width / n), by itself.
+        """Poisson batches: each contains every sample independently with probability min(1, width / n).
 
-        steps: (m,) of each client. Returns an epoch of all of them, padded, the width of a padded batch, and how many
-        samples of each client (m,) a batch has on average.
+        steps: (m,) of each client. Returns one padded epoch of all batches, the width of a padded batch, and each
+        client's expected number of samples per batch (m,).
         """
         own, device, longest = self.engine.data.splits[split], self.engine.data.device, int(steps.max())
         ids, sizes = self.ids.to(device), self.sizes(split)

@@ -1,4 +1,4 @@
-"""The engine: what stays the same from round to round (network, data, settings, compiled programs), and how it trains.
+"""The engine: all that stays the same from round to round (network, data, settings, compiled programs), and training.
 
 `Engine.advance` trains a stack of models, vectorised: the step of one client, mapped over rows.
 """
@@ -34,7 +34,7 @@ from feddwa.ranks import Ranks
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (n, ...), targets (n, ...)) of a client's test set -> a number
 T = TypeVar("T")
 Layout = tuple[tuple[str, tuple[str, ...]], ...]  # part -> names, in the order of the flat tensors
-NUMBERS = "numbers:"  # the part of the constants with the numbers of a step
+NUMBERS = "numbers:"  # the constants' part with the numbers of a step
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Settings:
     lr: float = 0.01
     optimizer: Optimizer = PLAIN
     keep_optimizer: bool = False  # whether clients keep the optimiser's state between rounds
-    schedule: RateSchedule = CONSTANT  # of the rate, over rounds
-    local_steps: int | None = None  # batches that stand for a local epoch; None: those that the data have
+    schedule: RateSchedule = CONSTANT  # learning rate over rounds
+    local_steps: int | None = None  # batches per local epoch; None: as many as the data fill
     drop_last: bool = False  # whether an epoch ends before its last, short batch
     augment: tuple[str, ...] = ()  # random changes of training images: names of feddwa.engine.augment
-    private: SamplePrivacy | None = None  # what keeps single samples private
+    private: SamplePrivacy | None = None  # sample-level differential privacy
 
 
 class Epoch(NamedTuple):
@@ -63,17 +63,17 @@ class Epoch(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What rows are to do: which step, on which samples, in which order."""
+    """The work of m rows: a step, its samples and their order."""
 
     step: Step
     epochs: list[Epoch]
     rows: int  # m
     width: int  # batch size
     augment: tuple[str, ...] = ()  # random changes of the samples
-    numbers: Stack = field(default_factory=dict)  # (m,) each: those of the step where it is a template
+    numbers: Stack = field(default_factory=dict)  # (m,) each: the step's numbers if it is a template
 
     def lifted(self) -> "Schedule":
-        """The same with the numbers of the step in tensors, one for each row."""
+        """The schedule with the step's numbers as tensors (m,)."""
         rows, device = self.rows, self.epochs[0].order.device if self.epochs else None
         values = numbers(self.step).items()
         lifted = {name: torch.full((rows,), value, dtype=torch.float64, device=device) for name, value in values}
@@ -92,39 +92,40 @@ class Engine:
     dtype: torch.dtype = torch.float32
     tensor_cores: bool = False  # whether a GPU may round the factors of float32 products to TensorFloat-32
     sequential: bool = False  # whether clients are trained one after another, by the plain loop
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # measured on test data besides accuracy and loss
-    lockstep: int = 1  # federations that train in lockstep and share the memory
-    ranks: Ranks | None = None  # that the clients of a round are divided among; None: all are here
-    lifted: set[object] = field(default_factory=set)  # templates of steps whose numbers differ between them
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # further metrics of test data
+    lockstep: int = 1  # number of federations that train in lockstep and share the memory
+    ranks: Ranks | None = None  # processes that share a round's clients; None: this one trains all
+    lifted: set[object] = field(default_factory=set)  # templates of steps with changing numbers
     programs: dict[object, Program] = field(default_factory=dict)
     scorers: dict[object, RecordedFunction] = field(default_factory=dict)
     flops: dict[object, int] = field(default_factory=dict)
-    mapped_loss: Loss = field(init=False)  # the loss in the form in which it is mapped over rows
+    mapped_loss: Loss = field(init=False)  # the loss that is mapped over rows
 
     def __post_init__(self) -> None:
         self.module = self.module.to(self.data.device, self.dtype)
         self.mapped_loss = label_loss if self.loss is F.cross_entropy and self.data.labelled else self.loss
         if self.data.device.type == "cpu":
             _keep_freed_pages()
-            # where a CPU has no bfloat16, oneDNN fails, whereupon PyTorch leaves it for good: runs to come would differ
+            # on a CPU without bfloat16 oneDNN fails, and PyTorch then disables it for good: later runs would differ
             torch.backends.mkldnn.enabled = self.dtype != torch.bfloat16 or _has_bfloat16()  # type: ignore[assignment]
         else:  # the sequential twin's convolutions round as the stacked ones do, whose products `products` rules
             torch.backends.cudnn.allow_tf32 = self.tensor_cores
 
     def initial(self) -> tuple[Model, Model]:
-        """Trainable parameters and buffers of the module as it was made."""
+        """The module's initial trainable parameters and buffers."""
         named = trainable(self.module).items(), self.module.named_buffers()
         parameters, buffers = ({name: value.detach().clone() for name, value in values} for values in named)
         return Model(parameters), Model(buffers)
 
     def complete(self, model: Stack) -> Stack:
-        """Models (m, *shape) with the frozen parameters, which all rows share, in the order of the module."""
+        """Models (m, *shape) with the frozen parameters, shared by all rows, in the module's order."""
         whole = {**repeat(frozen(self.module), count(model)), **model}
         return {name: whole[name] for name, _ in self.module.named_parameters()}
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
-        """Rows after all epochs of a schedule, vectorised. They stand in order of their number of full batches, so that
-        the clients still at work are always the first a rows: one that has finished costs nothing."""
+        """Rows after all epochs of a schedule, vectorised. Rows are sorted by their number of full batches, so that the
+        clients still training are always the first a rows and finished ones cost nothing.
+        """
         schedule = schedule.lifted() if self.settings.schedule.varies else schedule
         width, none = schedule.width, torch.zeros(schedule.rows, dtype=torch.int64)
         by_length = torch.argsort(
@@ -144,22 +145,22 @@ class Engine:
         return take_parts(new, torch.argsort(by_length))
 
     def enter(self, round: int) -> None:
-        """A round begins: federations in lockstep wait for those that are behind."""
+        """Begin a round: federations in lockstep wait for those that are behind."""
 
     def shared(self, round: int, name: object, make: Callable[[], T]) -> T:
-        """What `make` makes for a round, 0 = for all of them: a pure function of seed, data and `name`.
+        """The result of `make` for a round (0: for all rounds), a pure function of seed, data and `name`.
 
-        Federations in lockstep that agree in seed and data, as the trials of a search do, make it once.
+        Federations in lockstep with the same seed and data, as the trials of a search, compute it once.
         """
         return make()
 
     def score(self, asked: Rated) -> Sums:
-        """How well rows do on their samples, vectorised."""
+        """Score rows on their samples, vectorised."""
         return score_rows(self, asked)
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:
-        """Matrix products of networks on tensor cores or not; the server's products keep all their digits."""
+        """Let the network's matrix products use tensor cores if set; the server's products stay in full precision."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self.tensor_cores else "highest")
         try:
@@ -176,7 +177,7 @@ class Engine:
     def step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         """FLOPs of one client's step on a batch, as `torch.utils.flop_counter` counts them (2 per multiply-add).
 
-        state, constants: (m, ...), of which the first row counts.
+        state, constants: (m, ...); only the first row is used.
         """
 
         def client() -> Client:
@@ -186,7 +187,9 @@ class Engine:
         return self.flops_of(client, step, state, constants, samples)
 
     def flops_of(self, client: Callable[[], Client], step: Step, state: Parts, constants: Parts, samples: int) -> int:
-        """The same of a client that `client` makes; counted once for a step, what it moves and a number of samples."""
+        """FLOPs of a step of the client that `client` makes; counted once per step, trained parts and number of
+        samples.
+        """
         known = (template(step), samples, _layout(state))
         if known not in self.flops:
             index = self.data.splits["train"].index[0, :1].expand(samples)
@@ -198,7 +201,7 @@ class Engine:
         return self.flops[known]
 
     def forward_flops(self, model: Model, buffers: Model) -> int:
-        """FLOPs of the outputs for one sample."""
+        """FLOPs of a forward pass of one sample."""
         if "forward" not in self.flops:
             batch = self.data.batch(self.data.splits["train"].index[0, :1], self.dtype)
             with FlopCounterMode(display=False) as counter:
@@ -210,9 +213,9 @@ class Engine:
 def calls(index: Tensor, noise: Tensor, sizes: list[int], width: int) -> Iterator[tuple[int | Tensor, Tensor, Tensor]]:
     """The calls of one epoch: (rows, their samples, their keys).
 
-    First the full batches: where rows are sorted by descending number of them, of the first a rows each time; then the
-    short ones, all rows with equally many samples left together, so that no batch is padded and BatchNorm sees exactly
-    what the plain loop shows it.
+    First the full batches: rows are sorted by descending number of them, and each call takes the first a rows. Then the
+    short ones, grouped by number of remaining samples, so that no batch is padded and BatchNorm sees the same batches
+    as in the plain loop.
     """
     full = [size // width for size in sizes]
     step_keys = keys.fold(noise.unsqueeze(1), torch.arange(max(full) + 1, device=noise.device))  # (m, steps)
@@ -243,7 +246,7 @@ class _Vectorised:
     fixed: Layout
 
     def __call__(self, work: Flat, constants: Flat, index: Tensor, keys: Tensor) -> Flat:
-        self.engine.module.train()  # not where it is asked for: engines share programs, and each has its own module
+        self.engine.module.train()  # set at every call: engines share programs, and each has its own module
         data, dtype = self.engine.data, self.engine.dtype
         batch = Counted.at(data, index, dtype) if isinstance(self.step, PrivateStep) else data.batch(index, dtype)
         everybody: Callable[..., Parts] = torch.vmap(self._one)  # of stacks, where _one has models
@@ -275,16 +278,16 @@ def _unflatten(flat: Flat, layout: Layout) -> Parts:
 
 
 def _has_bfloat16() -> bool:
-    """Whether oneDNN, where it is there, multiplies bfloat16 on this CPU."""
+    """Whether oneDNN, if present, multiplies bfloat16 on this CPU."""
     return not torch.backends.mkldnn.is_available() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @functools.cache
 def _keep_freed_pages() -> None:
-    """Ask glibc to serve large blocks from the heap and to keep them when freed; elsewhere do nothing.
+    """Ask glibc to serve large blocks from the heap and to keep them when freed; other platforms do nothing.
 
-    By default every large tensor is mapped, faulted in page by page and unmapped again at each step, which costs more
-    than the arithmetic on it. (The package asks torch for huge pages, too, when it is imported: `feddwa/__init__.py`.)
+    By default every large tensor is mapped, faulted in page by page and unmapped at each step, which costs more than
+    its arithmetic. (`feddwa/__init__.py` also asks torch for huge pages.)
     """
     if sys.platform != "linux":
         return

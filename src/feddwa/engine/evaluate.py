@@ -1,4 +1,4 @@
-"""Every client's model on its own samples, all at once: accuracy, loss, and the metrics that a run asks for."""
+"""Score every client's model on its own samples, all at once: accuracy, loss, and a run's further metrics."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,28 +16,28 @@ from feddwa.errors import InputError
 
 Metrics = Mapping[str, Metric]
 NOTHING: Metrics = MappingProxyType({})
-PARTS = ("validation", "central", "triggered")  # of scores: on other samples than the client's test samples
+PARTS = ("validation", "central", "triggered")  # scores on other samples than the client's test samples
 
 
 class MetricError(InputError):
-    """A metric that cannot be computed: which, of whom, and why."""
+    """A metric that cannot be computed: its name, the client, and the reason."""
 
 
 class Scores(NamedTuple):
-    """How well each model does on its client's test samples and, where a run has them, on others.
+    """Scores of each model on its client's test samples and, optionally, on others.
 
-    Where targets are tokens, both are about the tokens to predict of all samples, each counting once.
+    For token targets, accuracy and loss are means over all tokens to predict, each counted once.
     """
 
-    accuracy: Tensor  # (m,) float64, share of right answers; NaN where outputs are not class scores
+    accuracy: Tensor  # (m,) float64, share of correct predictions; NaN if outputs are not class scores
     loss: Tensor  # (m,) float64, mean
-    metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where it is not defined
-    validation: "Scores | None" = None  # the same on held-out training samples; NaN of a client that has none
-    central: "Scores | None" = None  # the same on all clients' test samples together
-    triggered: "Scores | None" = None  # the same on test samples with a trigger, where its class is the right answer
+    metrics: Mapping[str, Tensor] = MappingProxyType({})  # name -> (m,) float64; NaN where undefined
+    validation: "Scores | None" = None  # the same on held-out training samples; NaN for a client without any
+    central: "Scores | None" = None  # the same on the test samples of all clients
+    triggered: "Scores | None" = None  # the same on test samples with a trigger, with its class as target
 
     def named(self) -> dict[str, Tensor]:
-        """Name -> (m,) of all of them; those on other samples are "validation.accuracy", "central.loss" and so on."""
+        """Name -> (m,) of all scores; those on other samples are "validation.accuracy", "central.loss" and so on."""
         found = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
         for part in PARTS:
             own: Scores | None = getattr(self, part)
@@ -46,7 +46,7 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, named: Mapping[str, Tensor]) -> "Scores":
-        """The reverse of `named`."""
+        """The inverse of `named`."""
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in named.items():
             part, _, own = name.rpartition(".")
@@ -63,19 +63,19 @@ def score_names(metrics: Iterable[str], parts: Iterable[str] = ()) -> tuple[str,
 
 
 def map_scores(function: Callable[..., Tensor], *scores: Scores) -> Scores:
-    """`function` of each kind of score that several evaluations share."""
+    """`function` applied to each kind of score that the evaluations share."""
     each = [values.named() for values in scores]
     shared = [name for name in each[0] if all(name in values for values in each)]
     return Scores.of({name: function(*(values[name] for values in each)) for name in shared})
 
 
 def unknown(clients: int, names: Iterable[str]) -> Scores:
-    """The scores of clients that were not evaluated: NaN."""
+    """Scores of clients that were not evaluated: NaN."""
     return Scores.of({name: torch.full((clients,), math.nan, dtype=torch.float64) for name in names})
 
 
 def spread(scores: Scores, places: Tensor, clients: int) -> Scores:
-    """Scores (k,) at their places (k,) among so many clients; NaN of all others."""
+    """Scores (k,) at `places` (k,) among `clients`; NaN elsewhere."""
     nobody = unknown(clients, scores.named())
     return map_scores(lambda everybody, own: everybody.index_copy(0, places, own), nobody, scores)
 
@@ -95,9 +95,9 @@ def evaluate(
 def measured(
     engine: Engine, metrics: Metrics, outputs: Sequence[Sequence[Tensor]], ids: Tensor, split: str = "test"
 ) -> dict[str, Tensor]:
-    """Metric -> (m,) float64: of row i from all its outputs (n, ...), in parts, and the targets of client ids[i].
+    """Metric -> (m,) float64: for row i from all its outputs (n, ...), in parts, and the targets of client ids[i].
 
-    Metrics are given tensors on the CPU. NaN says that a metric is not defined for a client.
+    Metrics receive CPU tensors. NaN marks a metric that is undefined for a client.
     """
     if not metrics:
         return {}
@@ -108,7 +108,7 @@ def measured(
             found = {name: [*values, math.nan] for name, values in found.items()}
             continue
         given = torch.cat(list(parts)).cpu()
-        given = given.float() if given.dtype == torch.bfloat16 else given  # which NumPy does not have
+        given = given.float() if given.dtype == torch.bfloat16 else given  # NumPy has no bfloat16
         targets = engine.data.y[own.index[client, : own.sizes[client]]].cpu()
         for name, metric in metrics.items():
             found[name].append(_measure(name, metric, given, targets, engine.data.client_name(client)))
@@ -116,7 +116,7 @@ def measured(
 
 
 def try_metrics(metrics: Metrics, outputs: Tensor, targets: Tensor, client: str) -> None:
-    """Every metric once, on outputs (n, ...) of an untrained network; MetricError names the shapes."""
+    """Call every metric once on outputs (n, ...) of an untrained network; MetricError names the shapes."""
     for name, metric in metrics.items():
         try:
             _measure(name, metric, outputs.cpu(), targets.cpu(), client)
@@ -126,7 +126,7 @@ def try_metrics(metrics: Metrics, outputs: Tensor, targets: Tensor, client: str)
 
 
 def _measure(name: str, metric: Metric, outputs: Tensor, targets: Tensor, client: str) -> float:
-    """One metric of one client; whatever its code raises, in one line."""
+    """One metric of one client; any exception becomes a one-line error."""
     try:
         found = metric(outputs, targets)
     except Exception as error:

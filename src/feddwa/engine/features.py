@@ -1,4 +1,4 @@
-"""Features, which are what the last linear layer makes the outputs of: their width, and their sums over classes."""
+"""Features, the inputs of the last linear layer: their width, and their sums over classes."""
 
 from typing import NamedTuple
 
@@ -15,18 +15,18 @@ from feddwa.errors import InputError
 
 
 class ClassSums(NamedTuple):
-    """Sums over the samples of each class, of m clients; 0 where a client has none of a class."""
+    """Sums over the samples of each class, of m clients; 0 for classes that a client does not have."""
 
     features: Tensor  # (m, C, F) float64
-    squares: Tensor  # (m, C) float64, of ||z||^2
-    counts: Tensor  # (m, C) float64, of samples
+    squares: Tensor  # (m, C) float64, sums of ||z||^2
+    counts: Tensor  # (m, C) float64, number of samples
 
     def means(self) -> Tensor:
-        """(m, C, F): the mean feature of each class; 0 of a class that a client does not have."""
+        """(m, C, F): the mean feature of each class; 0 for classes that a client does not have."""
         return self.features / self.counts.clamp(min=1).unsqueeze(2)
 
     def moments(self) -> Stack:
-        """Part "mean" (m, C, F): h, of e_y z^T over the samples of a client; "variance" (m,): of that mean.
+        """ "mean" (m, C, F): h, the mean of e_y z^T over a client's samples; "variance" (m,): that of h.
 
         The variance is the mean of ||e_y z^T - h||^2, divided by the number of samples.
         """
@@ -37,16 +37,16 @@ class ClassSums(NamedTuple):
 
 
 def class_sums(trainer: Trainer, model: Stack, memory: Memory, split: str = "train") -> ClassSums:
-    """Sums of the features that each client's model gives its samples, by class: one pass in evaluation mode.
+    """Sums of each client's features by class, from its model on its samples: one pass in evaluation mode.
 
-    The network must be one of which `Problem.features` is not 0, on class labels.
+    Needs class labels and a network with nonzero `Problem.features`.
     """
     found = trainer.sums(batch_class_sums, model, memory, split)
     return ClassSums(found["features"], found["squares"], found["counts"])
 
 
 def wide(value: Tensor) -> torch.dtype:
-    """The type in which the statistics of a network of this type are sent: its own, at least float32."""
+    """The type in which the statistics of a network of this type are sent: the same, but at least float32."""
     return torch.promote_types(value.dtype, torch.float32)
 
 
@@ -61,7 +61,7 @@ def batch_class_sums(net: Net, params: Model, batch: Batch) -> Model:
 
 
 def feature_width(engine: Engine) -> int:
-    """F; 0 unless the outputs are those of the network's last linear layer, of one vector (F,) for every sample."""
+    """F; 0 unless the outputs are those of the network's last linear layer, with one vector (F,) per sample."""
     if head_name(engine.module) is None:
         return 0
     parameters, buffers = engine.initial()

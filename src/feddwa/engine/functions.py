@@ -1,7 +1,8 @@
-"""Torch functions inside a network: random ones draw from keys, and others are led to forms that can be mapped.
+"""Torch functions inside a network: random ones draw from keys, and others are replaced by functions that can be
+mapped.
 
-Modes see every function of torch that a network calls, whoever wrote it. `KeyedFunctions` is all that the sequential
-twin uses; `StackedFunctions` is for networks that are mapped over clients.
+Modes intercept every torch function that a network calls, in any library. The sequential twin uses only
+`KeyedFunctions`; `StackedFunctions` is for networks that are mapped over clients.
 """
 
 import contextlib
@@ -36,25 +37,25 @@ STACKED: dict[Any, Callable[..., Any]] = {
     F.embedding_bag: embedding_bag, **RECURRENT, **CELLS,
 }  # fmt: skip
 
-# Dropout function -> number of leading dimensions with draws of their own (None = all): channel dropout keeps (B, C).
+# Dropout function -> number of leading dimensions with separate draws (None = all): channel dropout keeps (B, C).
 _DROPOUTS: dict[Any, int | None] = {
     F.dropout: None, F.dropout1d: 2, F.dropout2d: 2, F.dropout3d: 2, torch.dropout: None, torch.feature_dropout: 2,
 }  # fmt: skip
 _ALPHA_DROPOUTS: dict[Any, int | None] = {
     F.alpha_dropout: None, F.feature_alpha_dropout: 2, torch.alpha_dropout: None, torch.feature_alpha_dropout: 2,
 }  # fmt: skip
-_ALPHA = 1.7580993408473766  # of SELU: dropped values become -alpha, and mean and variance are kept
+_ALPHA = 1.7580993408473766  # SELU's: dropped values become -alpha, mean and variance stay
 _UNKEYED = {F.rrelu, torch.rrelu, F.fractional_max_pool2d, F.fractional_max_pool3d}
 
 
 class KeyedFunctions(TorchFunctionMode):
-    """While active, dropout of every kind and Gumbel noise are drawn from a key instead of the global generator."""
+    """While active, all dropout and Gumbel noise is drawn from a key instead of the global generator."""
 
     def __init__(self, key: Tensor, training: bool = True) -> None:
         super().__init__()
         self.key = key
         self.training = training  # whether the network is in training mode
-        self.draws = 0  # random layers passed so far: each has its own key
+        self.draws = 0  # random layers so far: each has its own key
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -67,7 +68,7 @@ class KeyedFunctions(TorchFunctionMode):
         if func is F.gumbel_softmax:
             return self._gumbel_softmax(*args, **kwargs)
         if func is F.multi_head_attention_forward:
-            with self:  # what it calls is seen as well
+            with self:  # intercept nested calls as well
                 return _multi_head_attention_forward(*args, **kwargs)
         if func is F.scaled_dot_product_attention and (p := _argument(4, "dropout_p", args, kwargs)):
             return attention(*args, **{**kwargs, "dropout": partial(self._dropout, None, p=p)})
@@ -78,7 +79,7 @@ class KeyedFunctions(TorchFunctionMode):
         return self._other(func)(*args, **kwargs)
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """What is called in place of a function that draws nothing."""
+        """The replacement of a function without random draws."""
         return func
 
     def _noise(self, kept_dims: int | None, x: Tensor, p: float) -> Tensor:
@@ -103,7 +104,7 @@ class KeyedFunctions(TorchFunctionMode):
     def _gumbel_softmax(
         self, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
     ) -> Tensor:
-        """torch's, with noise -log(-log u): u in (0, 1), half a step above the draw. torch has no use for `eps`."""
+        """torch's, with noise -log(-log u): u in (0, 1), half a step above the draw. torch ignores `eps`."""
         if not self.training:
             raise InputError(
                 "model: gumbel_softmax draws noise in evaluation mode; call it where self.training is true"
@@ -128,7 +129,7 @@ class KeyedFunctions(TorchFunctionMode):
         return input * (noise * scale) + ((noise - 1) * (_ALPHA * scale) + _ALPHA * scale * p)
 
     def _recurrent(self, layer: Callable[..., Any], *args: Any) -> Any:
-        """A recurrent network, with keyed dropout between its layers: then one layer after another."""
+        """A recurrent network; with dropout between its layers, one layer after another with keyed draws."""
         packed = _is_packed(args)
         first, (hx, weights, biased, num_layers, dropout, train, *rest) = args[: 1 + packed], args[1 + packed :]
         if not train or dropout == 0 or num_layers == 1:
@@ -139,7 +140,7 @@ class KeyedFunctions(TorchFunctionMode):
             chosen = slice(number * (1 + rest[0]), (number + 1) * (1 + rest[0]))  # both directions
             start = tuple(value[chosen] for value in hx) if pair else hx[chosen]
             own = weights[number * size : (number + 1) * size]
-            with warnings.catch_warnings():  # cuDNN copies one layer's weights out of those of all
+            with warnings.catch_warnings():  # cuDNN copies one layer's weights out of the block of all
                 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
                 x, *last = layer(x, *first[1:], start, own, biased, 1, 0.0, train, *rest)
             states.append(last)
@@ -148,11 +149,11 @@ class KeyedFunctions(TorchFunctionMode):
 
 
 class StackedFunctions(KeyedFunctions):
-    """Besides, functions take the forms that can be mapped over clients, or stay fast when they are."""
+    """KeyedFunctions that also replaces functions by those that can be mapped over clients, or are faster mapped."""
 
     def __init__(self, key: Tensor, training: bool = True) -> None:
         super().__init__(key, training)
-        self.relu: Relu | None = None  # if it was the last call
+        self.relu: Relu | None = None  # the last call, if that was a ReLU
 
     def _other(self, func: Callable[..., Any]) -> Callable[..., Any]:
         relu, self.relu = self.relu, None
@@ -169,24 +170,26 @@ class StackedFunctions(KeyedFunctions):
 
 
 def _pack_padded_sequence(*args: Any) -> Any:
-    """torch's; of tensors under vmap or grad it would fail later, in a layer that reads what it has packed."""
+    """torch's; under vmap or grad it raises here, where it would otherwise fail later, in a layer that reads the packed
+    sequence.
+    """
     if torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
         raise RuntimeError("_pack_padded_sequence: a PackedSequence cannot be mapped or differentiated by torch.func")
     return torch._pack_padded_sequence(*args)
 
 
 def _is_packed(args: Sequence[Any]) -> bool:
-    """Whether the arguments of `torch.lstm` and its like are those for a PackedSequence: data and batch sizes."""
+    """Whether the arguments of `torch.lstm` and the like are those for a PackedSequence: data and batch sizes."""
     return not isinstance(args[3], bool)
 
 
 def _argument(place: int, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """An argument that was given by its place or by its name; None where it was not."""
+    """An argument given by position or name; None if it was not given."""
     return args[place] if len(args) > place else kwargs.get(name)
 
 
 def _seen_through(function: Any) -> Callable[..., Any]:
-    """A function of torch that does not ask for modes itself, so that an active mode sees what it calls."""
+    """A torch function without its own mode handling, so that an active mode intercepts the functions it calls."""
     names = {**function.__globals__, "has_torch_function": lambda tensors: False}
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
@@ -196,10 +199,10 @@ _multi_head_attention_forward = _seen_through(F.multi_head_attention_forward)
 
 @contextlib.contextmanager
 def weights_as_given(module: nn.Module) -> Iterator[None]:
-    """Recurrent layers of a module take their parameters as `functional_call` sets them, and forget them afterwards.
+    """Make the recurrent layers of a module use the parameters set by `functional_call`, and forget them afterwards.
 
-    They keep a list of their weights, which outlives the call; and on a GPU they would copy what is new in it into one
-    block of memory, which mapped tensors do not have.
+    They keep a list of their weights that outlives the call. On a GPU they would copy new weights into one block of
+    memory, which mapped tensors do not have.
     """
     layers = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
     kept = [(part._flat_weights, part._flat_weight_refs) for part in layers]

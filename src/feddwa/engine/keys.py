@@ -1,7 +1,8 @@
 """Keyed randomness: every draw is a pure function of (seed, round, client, purpose, ...), never of a global state.
 
-Keys and draws are 64-bit integers mixed by SplitMix64's finaliser in exact tensor arithmetic, so a draw is the same on
-every device and backend, and a client's draws do not depend on who else is in the batch, on chunking or on a resume.
+Keys and draws are 64-bit integers mixed by SplitMix64's finaliser in exact tensor arithmetic. A draw is therefore the
+same on every device and backend, and a client's draws do not depend on the other clients in the batch, on chunking or
+on a resume.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ def mix(z: Tensor) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """The low 64 bits of a number, as a signed integer: what tensor arithmetic would have made of it."""
+    """The low 64 bits of a number as a signed integer, as tensor arithmetic would give."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -45,7 +46,7 @@ def fold(key: Tensor, data: Tensor | int) -> Tensor:
 
 
 def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:
-    """The key of a purpose and what it is for: `key(seed, "batches", round, clients)` has the shape of clients."""
+    """The key of a purpose and its context: `key(seed, "batches", round, clients)` has the shape of clients."""
     purpose_number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
     result = mix(torch.tensor(seed, dtype=torch.int64) ^ torch.tensor(purpose_number, dtype=torch.int64))
     for item in data:
@@ -54,7 +55,7 @@ def key(seed: int, purpose: str, *data: Tensor | int) -> Tensor:
 
 
 def seed_of(key: Tensor) -> int:
-    """A key as a non-negative integer seed for generators that are not ours (initialisation, partition)."""
+    """A key as a non-negative integer seed for other generators (initialisation, partition)."""
     return int(key) & 0x7FFFFFFFFFFFFFFF
 
 
@@ -65,7 +66,7 @@ def bits(key: Tensor, count: int) -> Tensor:
 
 
 def uniform(key: Tensor, shape: torch.Size) -> Tensor:
-    """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so that they are exact."""
+    """Float32 draws in [0, 1) of the given shape from one key; 24 bits each, so they are exact."""
     drawn: Tensor
     if implementation(key) == "kernels":
         from feddwa.engine.fast import kernels
@@ -92,7 +93,7 @@ def normal64(key: Tensor, count: int) -> Tensor:
 def normal(key: Tensor, shape: torch.Size) -> Tensor:
     """Standard normal draws in float64 of the given shape from one key (Box and Muller, both of a pair).
 
-    Radii come from 48 bits, so that tails reach as far as 8 standard deviations; angles from 24.
+    Radii use 48 bits, so that tails extend to 8 standard deviations; angles use 24.
     """
     count = shape.numel()
     pairs = (count + 1) // 2

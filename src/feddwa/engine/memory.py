@@ -1,4 +1,4 @@
-"""How many clients can be trained at once in the memory that is free."""
+"""The number of clients that can be trained at once in the free memory."""
 
 import os
 from typing import Any
@@ -15,11 +15,11 @@ from feddwa.engine.rows import row_of_parts, tensors
 from feddwa.engine.steps import SGDStep, named
 from feddwa.engine.types import Parts, StepState
 
-MODELS_PER_CLIENT = 6  # stacks that an algorithm may hold at once: download, work, local, guidance, upload, server
+MODELS_PER_CLIENT = 6  # stacks an algorithm may hold at once: download, work, local, guidance, upload, server
 
 
 class _Allocations(TorchDispatchMode):
-    """Adds up the bytes of every tensor that an operation returns: an upper bound of what a step holds at once."""
+    """Sum the bytes of every tensor that an operation returns: an upper bound on the memory of a step."""
 
     total = 0
 
@@ -32,14 +32,14 @@ class _Allocations(TorchDispatchMode):
 
 
 def rows_that_fit(engine: Engine) -> int:
-    """How many clients can be trained at once in this federation's and process's share of half of the free memory."""
+    """Number of clients that fit in this federation's and process's share of half of the free memory."""
     settings = engine.settings
     kind = settings.batch_size, template(settings.optimizer), settings.private is not None
     return engine.shared(0, ("rows that fit", *kind), lambda: _measured(engine))
 
 
 def _measured(engine: Engine) -> int:
-    """The same, by a step of one client."""
+    """The same, from a step of one client."""
     settings, index, (parameters, buffers) = engine.settings, engine.data.splits["train"].index[0, :1], engine.initial()
     step: Step = SGDStep(settings.lr, optimizer=settings.optimizer)
     constants: StepState = {}
@@ -53,7 +53,7 @@ def _measured(engine: Engine) -> int:
     with _Allocations() as allocations:
         step(FunctionalClient(engine.module, engine.loss, buffers, keys.key(0, "memory")), state, batch, **constants)
     model, whole = (_size(parts) for parts in ({"model": parameters}, state))
-    states = 2 * (whole - model)  # of the optimiser: before and after
+    states = 2 * (whole - model)  # the optimiser's, before and after
     per_client = (allocations.total + MODELS_PER_CLIENT * model + states) * engine.lockstep
     device, ranks = engine.data.device, engine.ranks
     sharing = 1 if ranks is None else ranks.sharing(device)
@@ -65,7 +65,7 @@ def _size(parts: Parts) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes of a device's memory that nobody has."""
+    """Free bytes of a device's memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

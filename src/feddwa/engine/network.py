@@ -1,9 +1,9 @@
 """One client's network as a function of its parameters, with keyed dropout and explicit buffers.
 
 Everything here is written for ONE client; the vectorised engine maps it over rows, the sequential twin calls it once
-per client. An *objective* is `objective(net, params, batch, **constants) -> loss`; a *step* is
-`step(client, state, batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates. A
-*statistic* is `statistic(net, params, batch, **constants) -> name -> (*shape)`, sums over the samples of a batch.
+per client. An *objective* is `objective(net, params, batch, **constants) -> loss`; a *step* is `step(client, state,
+batch, **constants) -> state`, where `client.gradient(params, batch, objective)` differentiates. A *statistic* is
+`statistic(net, params, batch, **constants) -> name -> (*shape)`, sums over the samples of a batch.
 """
 
 import copy
@@ -27,12 +27,12 @@ Objective = Callable[..., Tensor]
 ObjectiveWithAux = Callable[..., tuple[Tensor, Model]]
 Statistic = Callable[..., Model]
 Step = Callable[..., StepState]
-ADDED = "added_layers"  # in the names of their parameters
+ADDED = "added_layers"  # part of the names of their parameters
 
 
 @dataclass
 class Net:
-    """A network inside an objective: `net(params, x)` gives outputs and moves `net.buffers` (BatchNorm) on."""
+    """A network inside an objective: `net(params, x)` returns outputs and updates `net.buffers` (BatchNorm)."""
 
     module: nn.Module
     loss_function: Loss
@@ -48,7 +48,7 @@ class Net:
         with self.functions(key, self.module.training), weights_as_given(self.module):
             outputs = call(self.module, state, x)
         self.calls += 1
-        self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call wrote the new values back
+        self.buffers = Model({name: state[name] for name in self.buffers})  # functional_call has stored the new values
         return outputs
 
     def loss(self, params: Model, batch: Batch) -> Tensor:
@@ -60,31 +60,31 @@ class Net:
         return losses_of(self.loss_function, outputs, targets)
 
     def aside(self) -> "Net":
-        """The same for passes, in training mode, that leave the BatchNorm statistics of this one as they are."""
+        """A copy for passes in training mode that do not change this net's BatchNorm statistics."""
         return replace(self)
 
 
 def call(module: nn.Module, state: dict[str, Tensor], x: NetworkInput) -> Tensor:
-    """Outputs (B, ...) of a module with the parameters and buffers of `state`, of which it writes new buffers back.
+    """Outputs (B, ...) of a module with the parameters and buffers of `state`, in which it stores new buffers.
 
     x: one input (B, *shape), or several by name: "0", "1", ... are positional arguments, other names keywords.
     """
     positional = [x] if isinstance(x, Tensor) else [x[str(n)] for n in range(len(x)) if str(n) in x]
     keywords = {} if isinstance(x, Tensor) else {name: value for name, value in x.items() if not name.isdecimal()}
     outputs = torch.func.functional_call(module, state, tuple(positional), keywords)
-    outputs = getattr(outputs, "logits", outputs)  # models of transformers return an object that has them
+    outputs = getattr(outputs, "logits", outputs)  # transformers' models return an object with logits
     if not isinstance(outputs, Tensor):
         raise InputError(f"model: returns a {type(outputs).__name__}, must return a tensor or an object with logits")
     return outputs
 
 
 def label_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """`F.cross_entropy` where every label is there: what that does about missing ones is most of its calls."""
+    """`F.cross_entropy` without missing labels, whose handling takes most of its calls."""
     return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
 
 
 def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+    """(B,): the loss of each sample separately, for outputs and targets (B, ...)."""
 
     def alone(output: Tensor, target: Tensor) -> Tensor:
         return loss(output.unsqueeze(0), target.unsqueeze(0))
@@ -94,21 +94,21 @@ def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a module that are trained, by name: name -> (*shape). Only these are rows of clients.
+    """The trainable parameters of a module: name -> (*shape). Only these are rows of clients.
 
-    The others (requires_grad=False) are constants of the module, the same for all clients: calls of the module find
-    them there, so they are neither sent nor mixed, and have neither gradient nor update.
+    The others (requires_grad=False) are constants of the module, the same for all clients. They are never sent, mixed
+    or updated.
     """
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def frozen(module: nn.Module) -> dict[str, Tensor]:
-    """The values of the parameters that are not trained, by name: name -> (*shape)."""
+    """The values of the parameters that are not trained: name -> (*shape)."""
     return {name: value.detach() for name, value in module.named_parameters() if not value.requires_grad}
 
 
 class Head(nn.Module):
-    """A network's last linear layer with a module that an algorithm adds to it."""
+    """A network's last linear layer with a module added by an algorithm."""
 
     def __init__(self, linear: nn.Linear, added: nn.Module) -> None:
         super().__init__()
@@ -116,14 +116,14 @@ class Head(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Features (B, F) -> outputs (B, C)."""
-        outputs: Tensor = self.added_layers.outputs(z, self.linear)  # type: ignore[operator]  # a method of theirs
+        outputs: Tensor = self.added_layers.outputs(z, self.linear)  # type: ignore[operator]  # defined by the added layers
         return outputs
 
 
 def with_added(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
     """A copy of a network with layers `make(linear)` at its last linear layer; algorithm: named in errors.
 
-    These layers are a module with a method outputs(z, linear): what the network gives for the features z (B, F).
+    The layers are a module with a method outputs(z, linear) that maps features z (B, F) to the network's outputs.
     """
     name, module = head_name(module), copy.deepcopy(module)
     if name is None:
@@ -138,26 +138,26 @@ def with_added(module: nn.Module, algorithm: str, make: Callable[[nn.Linear], nn
 
 
 def added(model: Mapping[str, Tensor]) -> Model:
-    """The parameters of added layers in a model or stack, by their names in these layers."""
+    """The parameters of added layers in a model or stack, by their names within these layers."""
     named = {name.rpartition(f"{ADDED}.")[2]: value for name, value in model.items() if f"{ADDED}." in name}
     return Model(named)
 
 
 def call_added(net: Any, params: Model, *inputs: Tensor) -> Tensor:
-    """What the added layers of an objective's network make of inputs, by their `forward`."""
+    """The `forward` of the added layers of an objective's network."""
     outputs: Tensor = torch.func.functional_call(head_of(net.module).added_layers, dict(added(params)), inputs)
     return outputs
 
 
 def head_of(module: nn.Module) -> Any:
-    """The last linear layer, or the `Head` that it is part of."""
+    """The last linear layer, or the `Head` that contains it."""
     return module.get_submodule(head_name(module) or "")
 
 
 def head_name(module: nn.Module) -> str | None:
     """The name of the last linear layer: the module's `head` if it has one, else the linear layer defined last.
 
-    Where an algorithm has added layers to it, the name of all these together, a `Head`.
+    With added layers, the name of the `Head` that contains them.
     """
     parts = dict(module.named_modules())
     whole = [name for name, part in parts.items() if isinstance(part, Head)]
@@ -166,7 +166,7 @@ def head_name(module: nn.Module) -> str | None:
 
 
 def head_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the trainable parameters of the last linear layer; none without one."""
+    """The names of the trainable parameters of the last linear layer; empty without one."""
     name = head_name(module)
     if name is None:
         return ()
@@ -177,15 +177,15 @@ def head_parameters(module: nn.Module) -> tuple[str, ...]:
 
 
 def outputs_and_features(net: Any, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
-    """One pass of an objective's network: outputs (B, C), and the features (B, F) that its head makes them of.
+    """One pass of an objective's network: outputs (B, C), and the features (B, F) that enter its head.
 
-    Raises InputError where the network does not end with its last linear layer.
+    Raises InputError unless the network ends with its last linear layer.
     """
     return outputs_of(net, head_of(net.module), params, x)
 
 
 def outputs_of(net: Any, layer: nn.Module, params: Model, x: NetworkInput) -> tuple[Tensor, Tensor]:
-    """One pass: the network's outputs, and what the layer that ends it makes them of."""
+    """One pass: the network's outputs, and the input of its last layer, `layer`."""
     seen: list[tuple[Tensor, Tensor]] = []
     handle = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:
@@ -198,15 +198,15 @@ def outputs_of(net: Any, layer: nn.Module, params: Model, x: NetworkInput) -> tu
 
 
 def task_loss(net: Net, params: Model, batch: Batch) -> Tensor:
-    """The plain objective: the task's loss and nothing else."""
+    """The plain objective: the task's loss alone."""
     return net.loss(params, batch)
 
 
 @dataclass(frozen=True)
 class Completed:
-    """An objective of some of a network's parameters; the others come as the constants `fixed` and stand still.
+    """An objective of some of a network's parameters; the others are the constants `fixed`.
 
-    They are neither differentiated nor given to an optimiser, so that neither momentum nor decay can move them.
+    Fixed parameters have neither gradient nor optimiser state, so neither momentum nor decay can move them.
     """
 
     objective: Objective
@@ -217,28 +217,28 @@ class Completed:
 
 
 class Client(Protocol):
-    """What a step function sees of its client."""
+    """A step function's view of its client."""
 
     module: nn.Module
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
-        """The gradient of the objective on a batch; BatchNorm statistics move on as a forward pass moves them."""
+        """The gradient of the objective on a batch; updates BatchNorm statistics as a forward pass does."""
 
     def gradient_and_aux(
         self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model
     ) -> tuple[Model, Model]:
-        """The same of an objective that returns (loss, aux), and aux: what else a step needs of the pass."""
+        """The same for an objective that returns (loss, aux); also returns aux."""
 
     def evaluate(self, params: Model, batch: Batch, statistic: Statistic, **constants: Model) -> Model:
-        """A statistic of the network in evaluation mode, which moves nothing and is not differentiated.
+        """A statistic of the network in evaluation mode, without updates or gradients.
 
-        Buffers among the parameters stand in the place of the client's.
+        Buffers among the parameters replace the client's.
         """
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Every part of a module in evaluation mode, and afterwards in its mode of before."""
+    """Put every part of a module into evaluation mode, and restore its mode afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -262,7 +262,7 @@ class FunctionalClient:
     buffers: Model
     key: Tensor
     calls: int = 0
-    functions: type[KeyedFunctions] = StackedFunctions  # another one where its samples are mapped, too
+    functions: type[KeyedFunctions] = StackedFunctions  # another one if samples are mapped too
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
         """See Client."""
@@ -293,7 +293,7 @@ class FunctionalClient:
 
 def descend(params: Model, gradient: Model, rate: Number) -> Model:
     """params - rate * gradient."""
-    if isinstance(rate, Tensor):  # a sum of products, where a float would be a factor inside the sum
+    if isinstance(rate, Tensor):  # separate product and sum; a float is a factor inside the sum
         moved = {name: torch.add(value, times(-rate, gradient[name])) for name, value in params.items()}
         return Model({name: value.to(params[name].dtype) for name, value in moved.items()})
     return Model({name: torch.add(value, gradient[name], alpha=-rate) for name, value in params.items()})

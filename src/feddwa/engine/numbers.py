@@ -1,17 +1,16 @@
-"""The numbers of a step: factors such as a rate that may differ from row to row.
+"""The numbers of a step: factors such as the rate, which may differ from row to row.
 
-A step is a frozen dataclass, and its compiled program is found by it. A field annotated `Number` is a float in the
-step that an algorithm makes. Where such numbers change from round to round or differ between federations in lockstep,
-they are *lifted*: the program is that of the step's template, and the numbers travel as (m,) tensors, of which the
-mapped step of a row sees its own.
+A step is a frozen dataclass and the key of its compiled program. A field annotated `Number` is a float in the step that
+an algorithm makes. If such numbers change from round to round or differ between federations in lockstep, they are
+*lifted*: the program belongs to the step's template, and the numbers are (m,) tensors; the mapped step of a row sees
+its own.
 
     ProximalStep(rate=0.1, strength=1.0)
       numbers    {"rate": 0.1, "strength": 1.0}       those of nested dataclasses by path: "optimizer.momentum"
       template   ProximalStep(rate=1.0, strength=1.0)
 
-A number of zero is an absent term: it is part of the template and never lifted, so a step asks `present(number)`
-before it computes a term. Where all rows have the same constant numbers nothing is lifted, and the compiled program
-has them inside.
+A number of zero is an absent term: it is part of the template and never lifted, so a step asks `present(number)` before
+it computes a term. If all rows share constant numbers, nothing is lifted and the compiled program contains them.
 """
 
 import dataclasses
@@ -23,18 +22,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-Number = float | Tensor  # a float, or for one row of a stack a tensor without dimensions
-HALF = (torch.bfloat16, torch.float16)  # too few digits for a factor
+Number = float | Tensor  # a float, or a scalar tensor for one row of a stack
+HALF = (torch.bfloat16, torch.float16)  # not precise enough for a factor
 T = TypeVar("T")
 
 
 def present(number: Number) -> bool:
-    """Whether a term with this factor is there: a number that has been lifted is not zero."""
+    """Whether the term with this factor exists; lifted numbers are never zero."""
     return isinstance(number, Tensor) or number != 0
 
 
 def times(number: Number, value: Tensor) -> Tensor:
-    """number * value, (*shape) in the dtype of `value`, or in float32 where that is of half precision."""
+    """number * value, (*shape) in the dtype of `value`, or in float32 if that is of half precision."""
     if isinstance(number, Tensor):
         wide = torch.float32 if value.dtype in HALF else value.dtype
         return value.to(wide) * number.to(wide)
@@ -42,19 +41,19 @@ def times(number: Number, value: Tensor) -> Tensor:
 
 
 def numbers(step: Any) -> dict[str, float]:
-    """Path -> value of the numbers of a step that are not zero; {} of a function."""
+    """Path -> value of a step's nonzero numbers; {} for a function."""
     return {path: value for path, value in _numbers(step) if value}
 
 
 def template(step: T) -> T:
-    """The step with 1 in place of its numbers: equal for steps that do the same with other numbers."""
+    """The step with 1 in place of its numbers: equal for steps that differ in numbers alone."""
     made: T = _template(step)
     return made
 
 
 @functools.lru_cache(1024)
 def _template(step: Any) -> Any:
-    """The same, made once a step: every training asks for it several times."""
+    """The same, cached per step: every training needs it several times."""
     return with_numbers(step, dict.fromkeys(numbers(step), 1.0))
 
 
@@ -82,13 +81,13 @@ def _numbers(step: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _fields(cls: type) -> tuple[tuple[str, Any], ...]:
-    """(name, type) of the fields of a dataclass that are numbers or may have some."""
+    """(name, type) of a dataclass's fields that are numbers or may contain some."""
     return _looked_up(cls)
 
 
 @functools.cache
 def _looked_up(cls: type) -> tuple[tuple[str, Any], ...]:
-    """The same, looked at once a class: every training asks for it."""
+    """The same, cached per class: every training needs it."""
     if not dataclasses.is_dataclass(cls):
         return ()
     hints = typing.get_type_hints(cls)

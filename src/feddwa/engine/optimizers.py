@@ -1,7 +1,7 @@
 """Optimisers as pure functions, so that they can be mapped over rows: `init(params)`, `update(params, ...)`.
 
-Their arithmetic is that of `torch.optim`, which the sequential twin uses itself. With g the gradient that a step hands
-over (proximal terms included), r the rate and t the client's count of steps:
+Their arithmetic is that of `torch.optim`, which the sequential twin uses. With g the gradient from a step (proximal
+terms included), r the rate and t the client's step count:
 
     clip   g <- g min(1, clip / (||g|| + 1e-6))            over all parameters that the step moves
     SGD    g <- g + decay w;  b <- momentum b + g;  w <- w - r b          nesterov: w <- w - r (g + momentum b)
@@ -9,8 +9,7 @@ over (proximal terms included), r the rate and t the client's count of steps:
            w <- w - r / (1 - beta1^t) a / (sqrt(s / (1 - beta2^t)) + eps)
     AdamW  likewise, but w <- (1 - r decay) w in place of g <- g + decay w
 
-A state begins as zeros. What a client keeps of it between rounds is `--optimizer-state`'s; where a state goes from one
-training to the next within a round, see `Trainer.train`.
+States start at zero. `--optimizer-state` says what clients keep between rounds; within a round, see `Trainer.train`.
 """
 
 from collections.abc import Mapping
@@ -24,14 +23,14 @@ from feddwa.engine.numbers import Number, present, times
 from feddwa.engine.rows import zeros
 from feddwa.engine.types import Model
 
-State = Mapping[str, Model]  # slot -> parameter name -> (*shape): what an optimiser remembers of one model
+State = Mapping[str, Model]  # slot -> parameter name -> (*shape): an optimiser's state for one model
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """Base of all optimisers."""
 
-    clip: Number = field(default=0.0, kw_only=True)  # largest Euclidean norm of a gradient; 0 = any
+    clip: Number = field(default=0.0, kw_only=True)  # largest Euclidean norm of a gradient; 0 = no limit
 
     def init(self, params: Model) -> State:
         """The state before the first step."""
@@ -39,7 +38,7 @@ class Optimizer:
 
     @property
     def stateless(self) -> bool:
-        """Whether it remembers nothing from step to step."""
+        """Whether the optimiser has no state."""
         return not self.init(Model({}))
 
     def update(self, params: Model, gradient: Model, state: State, rate: Number) -> tuple[Model, State]:
@@ -47,7 +46,7 @@ class Optimizer:
         raise NotImplementedError
 
     def clipped(self, gradients: Mapping[str, Model]) -> Mapping[str, Model]:
-        """Gradients, part -> name -> (*shape), scaled down together where their norm is above `clip`."""
+        """Gradients, part -> name -> (*shape), scaled down together if their norm exceeds `clip`."""
         if not present(self.clip):
             return gradients
         norms = [torch.linalg.vector_norm(value) for model in gradients.values() for value in model.values()]
@@ -59,7 +58,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent; without any option, the paper's."""
+    """Stochastic gradient descent; without options, the paper's."""
 
     momentum: Number = 0.0
     nesterov: bool = False
@@ -81,7 +80,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam; AdamW where `decoupled`. The bias correction counts each client's own steps, in float64."""
+    """Adam; AdamW if `decoupled`. The bias correction counts each client's own steps, in float64."""
 
     beta1: Number = 0.9
     beta2: Number = 0.999
@@ -118,7 +117,7 @@ PLAIN = SGD()  # the default, and the paper's
 
 
 def _decayed(params: Model, gradient: Model, decay: Number) -> Model:
-    """The gradient with that of decay / 2 ||w||^2 added."""
+    """The gradient plus that of decay / 2 ||w||^2."""
     return descend(gradient, params, -decay) if present(decay) else gradient
 
 

@@ -1,8 +1,7 @@
-"""Where bytes of rows are: in host memory, or in a file that checkpoints refer to.
+"""Storage of rows as bytes: in host memory, or in a file that checkpoints refer to.
 
-A file is a sequence of slots of one row each. A row is never written where a marked state has one (`RowFile.mark`), so
-a checkpoint needs to know no more than the slot and the checksum of every row, and what a round costs on disk are the
-rows that it has changed.
+A file is a sequence of slots of one row each. A row is never written to a slot of a marked state (`RowFile.mark`), so a
+checkpoint needs only the slot and the checksum of every row, and a round writes only the rows that it has changed.
 """
 
 import errno
@@ -22,27 +21,27 @@ import torch
 from feddwa.engine.types import Stack
 
 Bytes = Mapping[str, np.ndarray]  # name -> (k, bytes of a row) uint8
-MARKS = 3  # states that can be gone back to: checkpoints on disk, and one that is being written
-MOST = 1000  # pieces of memory that a system call takes
-NOWHERE = -1  # slot of a row that was never written
+MARKS = 3  # states that can be restored: checkpoints on disk, and the one being written
+MOST = 1000  # memory blocks per system call
+NOWHERE = -1  # slot of an unwritten row
 
 
 class DamagedRows(ValueError):
-    """Rows that are not what was written."""
+    """Rows that differ from what was written."""
 
 
 class Place(Protocol):
-    """Where bytes of rows are."""
+    """Storage of rows as bytes."""
 
     def read(self, ids: np.ndarray, into: Bytes) -> None:
         """Fill `into` with the rows of clients `ids` (k,)."""
 
     def write(self, ids: np.ndarray, rows: Bytes) -> None:
-        """Keep rows of clients `ids` (k,)."""
+        """Store the rows of clients `ids` (k,)."""
 
 
 class HostRows:
-    """Rows in memory of their own, which takes room as it is written."""
+    """Rows in host memory, which is allocated as rows are written."""
 
     def __init__(self, clients: int, widths: Mapping[str, int]) -> None:
         """widths: name -> bytes of a row."""
@@ -65,24 +64,24 @@ class HostRows:
 
 
 class RowFile:
-    """Rows in a file, which is made when something is written."""
+    """Rows in a file, which is created by the first write."""
 
     def __init__(self, path: Path | None, clients: int, widths: Mapping[str, int]) -> None:
-        """path: None: a temporary file; widths: name -> bytes of a row."""
+        """path: None for a temporary file; widths: name -> bytes of a row."""
         self.path, self._widths = path, widths
         self._width = sum(widths.values())
         self._slots = np.full(clients, NOWHERE, np.int64)
         self._sums = np.zeros(clients, np.int64)  # CRC-32 of each row
-        self._marked: list[np.ndarray] = []  # slots of marked states, the newest last
+        self._marked: list[np.ndarray] = []  # slots of marked states, newest last
         self._file = -1
 
     @property
     def written(self) -> np.ndarray:
-        """(N,) bool: whose row is there."""
+        """(N,) bool: clients whose rows have been written."""
         return np.not_equal(self._slots, NOWHERE)
 
     def move(self, path: Path) -> None:
-        """Let the file be this one from now on."""
+        """Use this file from now on."""
         before, self._file, self.path = self._file, -1, path
         if before != -1:
             self._open()
@@ -91,14 +90,14 @@ class RowFile:
                 shutil.copyfileobj(old, new)
 
     def read(self, ids: np.ndarray, into: Bytes) -> None:
-        """See Place. Some names alone may be asked for, in the order of all."""
+        """See Place. Reads only the names of `into`, which must be in storage order."""
         for start, names in self._runs(into):
             pieces = [into[name] for name in names]
             for place, slot in enumerate(self._slots[ids].tolist()):
                 _all(os.preadv, self._open(), [piece[place] for piece in pieces], slot * self._width + start)
 
     def write(self, ids: np.ndarray, rows: Bytes) -> None:
-        """See Place. No slot of a marked state is touched."""
+        """See Place. Never overwrites a slot of a marked state."""
         slots = self._free(ids)
         for place, slot in enumerate(slots.tolist()):
             pieces, total = [own[place] for own in rows.values()], 0
@@ -109,12 +108,12 @@ class RowFile:
         self._slots[ids] = slots
 
     def mark(self) -> Stack:
-        """What a checkpoint has to know of this state; its rows stay until MARKS later ones are marked."""
+        """A checkpoint's record of this state; its rows stay until MARKS later states are marked."""
         self._marked = [*self._marked, self._slots.copy()][-MARKS:]
         return {"slots": torch.from_numpy(self._slots.copy()), "sums": torch.from_numpy(self._sums.copy())}
 
     def check(self, mark: Stack) -> None:
-        """Raise DamagedRows where the rows of a marked state are not what was written."""
+        """Raise DamagedRows if the rows of a marked state differ from what was written."""
         row = np.empty(self._width, np.uint8)
         slots, sums = (mark[name].tolist() for name in ("slots", "sums"))
         for client, slot in enumerate(slots):
@@ -124,12 +123,12 @@ class RowFile:
                     raise DamagedRows(f"{self.path}: the row of client {client} is not what was written")
 
     def adopt(self, mark: Stack, older: Sequence[Stack] = ()) -> None:
-        """Go back to a marked state that was checked; older: of others, whose rows are to stay."""
+        """Restore a marked state that was checked; older: further states whose rows are kept."""
         self._slots, self._sums = (mark[name].numpy().copy() for name in ("slots", "sums"))
         self._marked = [each["slots"].numpy() for each in (*older, mark)]
 
     def _free(self, ids: np.ndarray) -> np.ndarray:
-        """(k,) slots for new rows of clients `ids`: neither of other clients' rows nor of a marked state."""
+        """(k,) slots for new rows of clients `ids`, used neither by other clients' rows nor by a marked state."""
         staying = np.delete(self._slots, ids)
         used = np.unique(np.concatenate([staying, *self._marked]))
         used = used[used != NOWHERE]
@@ -137,7 +136,7 @@ class RowFile:
         return free[: len(ids)]
 
     def _runs(self, asked: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-        """(first byte in a row, names) of names that lie one behind the other."""
+        """(first byte in a row, names) for runs of adjacent names."""
         wanted, start, run = set(asked), 0, list[str]()
         for name, width in self._widths.items():
             if name in wanted:
@@ -162,10 +161,10 @@ class RowFile:
 
 
 def _all(move: Callable[[int, list[Any], int], int], file: int, pieces: Sequence[np.ndarray], place: int) -> None:
-    """Read or write pieces one behind the other, from a place of a file on."""
+    """Read or write adjacent blocks, from position `place` of a file."""
     for start in range(0, len(pieces), MOST):
         group = pieces[start : start + MOST]
         due = sum(piece.nbytes for piece in group)
         if move(file, [piece.data for piece in group], place) < due:
-            raise OSError(errno.EIO, "a row could not be read or written as a whole; is the disk full?")
+            raise OSError(errno.EIO, "a row was read or written only in part; is the disk full?")
         place += due

@@ -2,11 +2,11 @@
 
     g = (sum_s min(1, C / ||g_s||) g_s + z C N(0, 1)) / b        s: samples of a Poisson batch, b: their expected number
 
-Every step of every algorithm asks its client for gradients, so it is the client that makes them private. It hands the
-step a batch that cannot be looked into, and answers once a batch: whatever a step computes besides is refused.
+Every step of every algorithm asks its client for gradients, so the client makes them private. It gives the step a batch
+that cannot be read, and answers once per batch; any other use of the batch is refused.
 
-Batches differ in size from step to step. They are padded to the largest one of a training (`PADDING` in place of a
-sample's number), and what is padded does not count.
+Batches differ in size from step to step. They are padded to the largest batch of a training (`PADDING` in place of a
+sample's number), and padding does not count.
 """
 
 from collections.abc import Mapping
@@ -24,29 +24,31 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.types import Model, Parts, Stack, StepState
 from feddwa.errors import InputError
 
-PADDING = -(2**62)  # negative also where numbers of samples are counted from another one on
-NOISE = 2**40  # number of the noise among the draws of a step
-MULTIPLE = 8  # of which padded batches' sizes are: fewer shapes
-OWN = "sample privacy"  # the part of a private step's constants that is not of the step inside it
+PADDING = -(2**62)  # stays negative when an offset is added to sample numbers
+NOISE = 2**40  # index of the noise among a step's draws
+MULTIPLE = 8  # padded batch sizes are multiples of it: fewer shapes
+OWN = "sample privacy"  # the constants' part of the private step itself, not of the step inside it
 ROOM = 1e-12  # added to norms
 
 
 @dataclass(frozen=True)
 class SamplePrivacy:
-    """What local training does so that single samples stay private."""
+    """Differential privacy of single samples in local training."""
 
     clip: float  # C
     multipliers: tuple[float, ...]  # z of each of the N clients
-    steps: Mapping[str, tuple[int, ...]] | None = None  # split -> those of a round that are accounted for; None: all
+    steps: Mapping[str, tuple[int, ...]] | None = (
+        None  # split -> steps of a round that the accountant covers; None: all
+    )
 
     def constants(self, ids: Tensor, expected: Tensor, device: torch.device) -> Parts:
-        """What a private step knows of its client, (m,) each. expected: (m,) samples of a batch."""
+        """A private step's constants of each client, (m,) each. expected: (m,) samples per batch."""
         noise = torch.tensor([self.multipliers[client] for client in ids.tolist()], dtype=torch.float64)
         return {OWN: {"noise": noise.to(device), "expected": expected.double().to(device)}}
 
 
 class Counted(NamedTuple):
-    """Samples of a padded batch."""
+    """The samples of a padded batch."""
 
     x: NetworkInput
     y: Tensor
@@ -60,19 +62,19 @@ class Counted(NamedTuple):
 
 
 class Sealed:
-    """A batch that a step may hand to its client and nothing else."""
+    """A batch that a step can only pass on to its client."""
 
     def __getattr__(self, name: str) -> Any:
-        raise refused("looks at its samples outside of a gradient")
+        raise refused("reads its samples outside of a gradient")
 
 
 def refused(what: str) -> InputError:
-    """The error for an algorithm that uses data in a way that is not private."""
+    """The error for an algorithm whose use of data is not private."""
     return InputError(f"--dp unit=sample: this algorithm's training {what}, which the noise does not cover")
 
 
 def refuse(settings: Any, what: str) -> None:
-    """Raise where an algorithm does what noise does not cover, and the settings of training are private."""
+    """Raise if training is private and the algorithm does something that the noise does not cover."""
     if settings.private is not None:
         raise refused(what)
 
@@ -95,13 +97,13 @@ class PrivateStep:
 
 
 def plain(step: Step) -> Step:
-    """The step inside a private one; another one as it is."""
+    """The step inside a private one; any other step unchanged."""
     return step.step if isinstance(step, PrivateStep) else step
 
 
 @dataclass
 class PrivateGradients:
-    """What private clients of both backends have in common."""
+    """The shared part of private clients in both backends."""
 
     clip: Number
     private: Model  # noise: z, expected: b
@@ -119,7 +121,7 @@ class PrivateGradients:
         if self.asked:
             raise refused("differentiates a batch more than once")
         if not isinstance(batch, Sealed):
-            raise refused("makes batches of its own")
+            raise refused("makes its own batches")
         self.asked = True
         return self._private(params, objective, constants), Model({})
 
@@ -160,7 +162,7 @@ class PrivateClient(PrivateGradients):
 
 
 def without_extra(found: tuple[Model, Model]) -> Model:
-    """The gradient of (gradient, aux), if there is no aux."""
+    """The gradient from (gradient, aux); aux must be empty."""
     gradient, aux = found
     if aux:
         raise refused("uses more of its samples than a gradient")
@@ -168,7 +170,7 @@ def without_extra(found: tuple[Model, Model]) -> Model:
 
 
 def noised(total: Model, key: Tensor, clip: Number, private: Model) -> Model:
-    """The private gradient from the sum of clipped ones."""
+    """The private gradient from the sum of clipped gradients."""
     key, deviation = keys.fold(key, NOISE), private["noise"] * clip
     new = {}
     for place, (name, value) in enumerate(total.items()):
@@ -178,6 +180,6 @@ def noised(total: Model, key: Tensor, clip: Number, private: Model) -> Model:
 
 
 def _sum(counts: Tensor, factors: Tensor, value: Tensor) -> Tensor:
-    """The sum over samples of factors (B,) times value (B, *shape), as far as these count."""
+    """The sum over samples of factors (B,) times value (B, *shape), without padding."""
     shape = (-1, *[1] * (value.ndim - 1))
     return torch.where(counts.reshape(shape), value * factors.to(value.dtype).reshape(shape), 0.0).sum(0)

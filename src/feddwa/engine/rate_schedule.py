@@ -1,11 +1,11 @@
-"""The rate of a round: a pure function of schedule, round and number of rounds, as torch's schedulers have it.
+"""The learning rate of a round: a pure function of schedule, round and number of rounds, as in torch's schedulers.
 
     constant      1
     step          decay^floor(e / every)
     exponential   decay^e
     cosine        (1 + cos(pi e / E)) / 2          E = rounds - warmup
 
-times the run's rate, in round t with e = t - 1 - warmup; before that, in the rounds of the warm-up, t / (warmup + 1).
+times the run's rate, in round t with e = t - 1 - warmup. The rounds of the warm-up have the factor t / (warmup + 1).
 """
 
 import math
@@ -17,21 +17,21 @@ Kind = Literal["constant", "step", "exponential", "cosine"]
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """What becomes of the run's rate from round to round."""
+    """The run's rate over the rounds."""
 
     kind: Kind = "constant"
     decay: float = 1.0  # factor of step and exponential
     every: int = 1  # rounds after which step decays
     warmup: int = 0  # rounds in which the rate rises
-    rounds: int = 1  # T; what is trained before the first round or after the last has the rate of that
+    rounds: int = 1  # T; training before the first or after the last round has the rate of that round
 
     @property
     def varies(self) -> bool:
-        """Whether rounds differ in their rate."""
+        """Whether the rate differs between rounds."""
         return self.kind != "constant" or self.warmup > 0
 
     def factor(self, round: int) -> float:
-        """What the run's rate is multiplied by in a round, of which 1 is the first."""
+        """The factor of the run's rate in a round, counted from 1."""
         past = min(max(round, 1), self.rounds) - 1 - self.warmup
         if past < 0:
             return (past + 1 + self.warmup) / (self.warmup + 1)

@@ -1,4 +1,4 @@
-"""Rows are clients: operations on stacks of models, and on what is made of stacks (`engine/types.py`).
+"""Rows are clients: operations on stacks of models and on their containers (`engine/types.py`).
 
 Nothing here mutates its arguments.
 """
@@ -15,7 +15,7 @@ from feddwa.engine.types import Model, Parts, Stack
 
 
 class LazyRows(Mapping[str, Tensor]):
-    """A stack whose tensors exist only while somebody looks at them. The functions of this module work on it, too."""
+    """A stack whose tensors are loaded on access. The functions of this module accept it too."""
 
     @property
     @abstractmethod
@@ -32,14 +32,14 @@ class LazyRows(Mapping[str, Tensor]):
 
     @abstractmethod
     def described(self) -> Stack:
-        """Shapes and types of the tensors, without values: tensors (m, *shape) of the device "meta"."""
+        """Shapes and types of the tensors, without values: tensors (m, *shape) on the device "meta"."""
 
     def put(self, index: Tensor, new: Stack) -> Stack:
-        """The same with the rows at `index` (k,) replaced by those of `new`."""
+        """The stack with the rows at `index` (k,) replaced by those of `new`."""
         return put(dict(self), index, new)
 
     def loaded(self) -> Stack:
-        """The stack as it is to be worked on."""
+        """The stack with its tensors in device memory."""
         return self
 
 
@@ -79,7 +79,7 @@ class Picked(LazyRows):
 
 
 def repeat(model: Mapping[str, Tensor], m: int) -> Stack:
-    """The same model m times, as views that share memory. m = 0 is a stack without rows."""
+    """The same model m times, as views that share memory. m = 0 gives a stack without rows."""
     return {name: value.expand(m, *value.shape) for name, value in model.items()}
 
 
@@ -94,7 +94,7 @@ def zeros(model: Mapping[str, Tensor]) -> Model:
 
 
 def take(stack: Stack, index: Tensor) -> Stack:
-    """The rows at `index` (k,). All of them in order are the stack as it is; shared and lazy rows stay such."""
+    """The rows at `index` (k,). All rows in order return the stack itself; shared and lazy rows stay so."""
     if len(index) == count(stack) and torch.equal(index.cpu(), torch.arange(len(index))):
         return stack
     if isinstance(stack, LazyRows):
@@ -110,7 +110,7 @@ def take(stack: Stack, index: Tensor) -> Stack:
 
 def put(stack: Stack, index: Tensor, new: Stack) -> Stack:
     """`stack` with the rows at `index` (k,) replaced by those of `new`."""
-    if len(index) == count(stack):  # everybody: index is ascending, so it is 0..m-1
+    if len(index) == count(stack):  # all rows: index is ascending, so it is 0..m-1
         return new
     if isinstance(stack, LazyRows):
         return stack.put(index, new)
@@ -118,7 +118,7 @@ def put(stack: Stack, index: Tensor, new: Stack) -> Stack:
 
 
 def count(stack: Stack) -> int:
-    """The number of rows, m; 0 if there is nothing in them."""
+    """The number of rows, m; 0 for an empty stack."""
     if isinstance(stack, LazyRows):
         return stack.rows
     return next((len(value) for value in stack.values()), 0)
@@ -137,7 +137,7 @@ def difference(a: Stack, b: Stack) -> Stack:
 
 
 def add_scaled(stack: Stack, factors: Tensor, more: Stack) -> Stack:
-    """Row i plus factors[i] times more's. factors: (m,)."""
+    """Row i plus factors[i] times row i of `more`. factors: (m,)."""
     return {name: torch.addcmul(value, more[name], _column(factors, value)) for name, value in stack.items()}
 
 
@@ -147,7 +147,7 @@ def scale(factors: Tensor, stack: Stack) -> Stack:
 
 
 def _column(factors: Tensor, value: Tensor) -> Tensor:
-    """Factors (m,) in a shape and dtype that multiply the rows of value (m, *shape)."""
+    """Factors (m,) in the shape and dtype that multiply the rows of value (m, *shape)."""
     return factors.to(value).reshape(-1, *[1] * (value.ndim - 1))
 
 
@@ -159,7 +159,7 @@ def norms(stack: Stack) -> Tensor:
 
 
 def concat(blocks: Sequence[Parts]) -> Parts:
-    """Blocks of clients put together again along the client axis, part by part; rows that share memory still do."""
+    """Concatenate blocks of clients along the client axis, part by part; shared rows stay shared."""
     if len(blocks) == 1:
         return blocks[0]
     return {
@@ -169,14 +169,14 @@ def concat(blocks: Sequence[Parts]) -> Parts:
 
 
 def adjacent(values: Sequence[Tensor]) -> Tensor | None:
-    """Tensors (k_i, *shape) that lie one behind the other in memory, as one (sum of k_i, *shape); None where not."""
+    """Tensors (k_i, *shape) that are adjacent in memory, as one tensor (sum of k_i, *shape); None if they are not."""
     first, place = values[0], values[0].data_ptr()
     for value in values:
         if value.data_ptr() != place or not value.is_contiguous():
             return None
         place += value.numel() * value.element_size()
     whole = first.untyped_storage()
-    if not first.numel() or place > whole.data_ptr() + whole.nbytes():  # two storages may be neighbours by chance
+    if not first.numel() or place > whole.data_ptr() + whole.nbytes():  # two storages may be adjacent by chance
         return None
     rows = sum(map(len, values))
     return first.as_strided((rows * first.shape[1:].numel(),), (1,)).view(rows, *first.shape[1:])
@@ -204,12 +204,12 @@ def put_parts(parts: Parts, index: Tensor, new: Parts) -> Parts:
 
 
 def described(stack: Stack) -> Stack:
-    """Name -> (m, *shape), of whose shapes and types one can be sure, not of their values."""
+    """Name -> (m, *shape) with the right shapes and types; values may be missing."""
     return stack.described() if isinstance(stack, LazyRows) else stack
 
 
 def loaded(parts: Parts) -> Parts:
-    """Parts as they are to be worked on: rows that live elsewhere are brought to their device."""
+    """Parts with all rows loaded to their device."""
     return {part: stack.loaded() if isinstance(stack, LazyRows) else stack for part, stack in parts.items()}
 
 
@@ -219,7 +219,7 @@ def row_of_parts(parts: Parts, number: int) -> dict[str, Model]:
 
 
 def to_devices(parts: Parts, like: Parts) -> Parts:
-    """`parts` with every tensor on the device of its namesake."""
+    """`parts` with every tensor on the device of the tensor of the same name in `like`."""
     return {
         part: {name: value.to(like[part][name].device) for name, value in stack.items()}
         for part, stack in parts.items()
@@ -227,10 +227,10 @@ def to_devices(parts: Parts, like: Parts) -> Parts:
 
 
 def grown(old: Parts, fresh: Parts) -> Parts:
-    """`fresh`, which is for more clients, with the values of `old` where that has them.
+    """`fresh`, which is for more clients, with the values of `old` copied in.
 
-    An axis that counts clients is longer in `fresh`: old values go to its front. Where nothing is longer the old
-    tensor stays, also if it has more rows than a fresh one (uploads of the last round).
+    Axes that count clients are longer in `fresh`; old values go to their front. If no axis is longer, the old tensor is
+    kept, even if it has more rows than the fresh one (uploads of the last round).
     """
     return {
         part: {name: _grown(old[part][name], value) for name, value in stack.items()} for part, stack in fresh.items()

@@ -1,4 +1,4 @@
-"""Models scored on given samples, all rows at once: what `Engine.score` does, and `evaluate` makes scores of."""
+"""Score models on given samples, all rows at once: the implementation of `Engine.score`, used by `evaluate`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,32 +18,32 @@ from feddwa.engine.network import Loss, Net, losses_of
 from feddwa.engine.rows import take
 from feddwa.engine.types import Model, Stack
 
-SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients: bounds the memory of activations
-TOKENS = 8  # of a sequence that count as a sample there
+SAMPLES_AT_ONCE = {"cpu": 4096, "cuda": 16384}  # over all clients; bounds the memory of activations
+TOKENS = 8  # this number of tokens counts as one sample there
 
 
 @dataclass(frozen=True)
 class Rated:
-    """Models that are to be scored, and on which samples."""
+    """Models to score, and their samples."""
 
     model: Stack  # (m, *shape)
     buffers: Stack  # (m, *shape) BatchNorm statistics
     index: Tensor  # (m, longest) samples of each row; meaningless beyond its size
     sizes: Tensor  # (m,) on the CPU
-    outputs: bool  # whether the network's outputs are wanted, too
+    outputs: bool  # whether to return the network's outputs as well
 
 
 class Sums(NamedTuple):
-    """How well each row does on its samples: sums over all answers that these ask for, (m,) float64 on the CPU."""
+    """Scores of each row: sums over all predictions that its samples ask for, (m,) float64 on the CPU."""
 
-    right: Tensor  # right answers; NaN where outputs are not class scores
+    right: Tensor  # correct predictions; NaN if outputs are not class scores
     loss: Tensor
-    answers: Tensor  # their number: the samples, or the tokens to predict
-    outputs: list[list[Tensor]]  # of each row those for its samples, in parts (n, ...); empty where not wanted
+    answers: Tensor  # number of predictions: samples, or tokens to predict
+    outputs: list[list[Tensor]]  # of each row, in parts (n, ...); empty unless requested
 
 
 class Scorer(Protocol):
-    """What of an engine scores models."""
+    """The part of an engine that scores models."""
 
     module: nn.Module
     data: FederatedData
@@ -52,20 +52,20 @@ class Scorer(Protocol):
 
     @property
     def loss(self) -> Loss:
-        """Of a batch."""
+        """The loss of a batch."""
 
     @property
     def mapped_loss(self) -> Loss:
-        """The same in the form in which it is mapped over rows."""
+        """The loss that is mapped over rows."""
 
     def products(self) -> AbstractContextManager[None]:
-        """How matrix products of networks round."""
+        """The rounding of the network's matrix products."""
 
 
 def samples_at_once(data: FederatedData) -> int:
-    """How many samples are scored at once, over all clients; of sequences fewer, which have activations at every token.
+    """Number of samples scored at once, over all clients; fewer for sequences, which have activations at every token.
 
-    1,020 sequences of 80 tokens at once take 1.4 GiB in `char-lstm`, 409 at once 0.5 GiB, in as much time (on a CPU).
+    In `char-lstm`, 1,020 sequences of 80 tokens at once take 1.4 GiB, 409 at once 0.5 GiB in the same time (on a CPU).
     """
     most, x = SAMPLES_AT_ONCE[data.device.type], data.x
     if not isinstance(x, Tensor) or x.dtype != torch.int64 or x.ndim != 2:
@@ -76,7 +76,7 @@ def samples_at_once(data: FederatedData) -> int:
 def score_rows(engine: Scorer, asked: Rated) -> Sums:
     """The sums of every row, in evaluation mode (BatchNorm uses the running statistics).
 
-    Rows stand in order of their number of samples, so that those with samples left are always the first ones.
+    Rows are sorted by number of samples, so that those with samples left are always the first.
     """
     device = engine.data.device
     by_size = torch.argsort(asked.sizes, descending=True, stable=True)
@@ -89,7 +89,7 @@ def score_rows(engine: Scorer, asked: Rated) -> Sums:
     width = max(1, samples_at_once(engine.data) // len(sizes))
     for start in range(0, int(sizes[0]), width):
         active = int((sizes > start).sum())
-        if USE_BUCKETS[device.type]:  # rows beyond their size are padding like samples beyond it
+        if USE_BUCKETS[device.type]:  # rows without samples left are padding
             active = min(round_up(active, LEADING_BUCKETS), len(sizes))
         samples = index[:active, start : start + width]
         real = torch.arange(start, start + samples.shape[1]) < sizes[:active].unsqueeze(1)  # not padding
@@ -113,7 +113,7 @@ def score_rows(engine: Scorer, asked: Rated) -> Sums:
 def _scorer(engine: Scorer, names: tuple[str, ...], buffers: tuple[str, ...], outputs: bool) -> RecordedFunction:
     """(parameters, buffers, samples (a, b)) -> hits and mean losses of single samples: (a, b) each, in float64.
 
-    outputs: with the network's outputs (a, b, ...) as a third result.
+    outputs: return the network's outputs (a, b, ...) as a third result.
     """
     known = (names, buffers, outputs)
     if known not in engine.scorers:
@@ -142,14 +142,14 @@ def score(engine: Scorer, params: Model, buffers: Model, x: NetworkInput, y: Ten
 
 
 def hits(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    """(b,) float64: how many answers to each sample are right, NaN where outputs are not class scores.
+    """(b,) float64: number of correct predictions for each sample, NaN if outputs are not class scores.
 
-    Outputs are scores (b, C) for labels (b,), or (b, L, V) for tokens (b, L), of which PADDING is never found. For
+    Outputs are scores (b, C) for labels (b,), or (b, L, V) for tokens (b, L), whose PADDING is never correct. For
     tokens, torch's cross-entropy takes scores (b, V, L).
     """
     scores = outputs.movedim(1, -1) if loss is F.cross_entropy and outputs.ndim > 1 else outputs
     scored = scores.ndim == y.ndim + 1 and scores.shape[:-1] == y.shape and scores.shape[-1] > 1
     if not scored or y.ndim > 2 or y.is_floating_point():
         return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
-    right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)  # NaN is no answer, though argmax finds one
+    right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)  # NaN is never correct, although argmax returns it
     return (right if y.ndim == 1 else right.sum(1)).double()

@@ -1,7 +1,7 @@
-"""The sequential twin: one client after another, an ordinary module, an ordinary optimiser.
+"""The sequential twin: one client after another, with an ordinary module and an ordinary optimiser.
 
-This is the specification that the vectorised engine is held against, and the backend to debug with. It shares the
-keyed draws with the engine (batch order, dropout masks) and nothing else: no vmap, no recording, no stacked operations.
+It is the executable specification of the vectorised engine, and the backend for debugging. It shares the keyed draws
+with the engine (batch order, dropout masks) and nothing else: no vmap, no recording, no stacked operations.
 """
 
 import copy
@@ -40,7 +40,7 @@ from feddwa.engine.types import Model, Parts, Stack, StepState
 
 @dataclass
 class PlainClient:
-    """A client that is an ordinary module: it stands in for both the net of an objective and the client of a step."""
+    """A client with an ordinary module."""
 
     module: nn.Module
     loss_function: Loss
@@ -48,7 +48,7 @@ class PlainClient:
     calls: int = 0
 
     def gradient(self, params: Model, batch: Batch, objective: Objective = task_loss, **constants: Model) -> Model:
-        """The gradient by an ordinary backward pass, at parameters that need not be the module's."""
+        """The gradient by an ordinary backward pass, at parameters that may differ from the module's."""
         return self.gradient_and_aux(params, batch, without_aux(objective), **constants)[0]
 
     def gradient_and_aux(
@@ -71,7 +71,7 @@ class PlainClient:
         self._backward(params, batch, without_aux(objective), **constants)
 
     def _backward(self, params: Model, batch: Batch, objective: ObjectiveWithAux, **constants: Model) -> Model:
-        """The same of an objective that returns (loss, aux), and aux."""
+        """The same for an objective that returns (loss, aux); returns aux."""
         net = PlainNet(self.module, self.loss_function, keys.fold(self.key, self.calls))
         loss, aux = objective(net, params, batch, **constants)
         loss.backward()
@@ -103,12 +103,12 @@ class PlainNet:
         return losses_one_by_one(self.loss_function, outputs, targets)
 
     def aside(self) -> "PlainNet":
-        """The same for passes that leave the module's BatchNorm statistics as they are."""
+        """A copy for passes that do not change the module's BatchNorm statistics."""
         return replace(self, module=copy.deepcopy(self.module))
 
 
 def losses_one_by_one(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """(B,): the loss of each sample by itself, for outputs and targets (B, ...)."""
+    """(B,): the loss of each sample separately, for outputs and targets (B, ...)."""
     return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
@@ -123,7 +123,7 @@ def load(module: nn.Module, values: Model) -> None:
 def evaluate_one_by_one(
     engine: Engine, model: Stack, buffers: Stack, ids: Tensor, split: str = "test", metrics: Metrics = NOTHING
 ) -> Scores:
-    """What `evaluate` computes, (m,) each, by an ordinary module: one client after another, losses sample by sample."""
+    """The same as `evaluate`, (m,) each, by an ordinary module: client after client, losses sample by sample."""
     module, own = copy.deepcopy(engine.module).eval(), engine.data.splits[split]
     sums, seen = torch.zeros(3, len(ids), dtype=torch.float64), [list[Tensor]() for _ in ids]
     for number, client in enumerate(ids.tolist()):
@@ -151,7 +151,7 @@ class SequentialTrainer(Trainer):
     def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
         try:
             return super()._step_flops(step, state, constants, samples)
-        except RuntimeError:  # such as a PackedSequence, which torch.func cannot differentiate
+        except RuntimeError:  # torch.func cannot differentiate a PackedSequence, for example
 
             def client() -> PlainClient:
                 module = copy.deepcopy(self.engine.module).train()
@@ -186,7 +186,7 @@ class SequentialTrainer(Trainer):
         return {**state, "buffers": _buffers(module)}
 
     def _batches(self, module: nn.Module, schedule: Schedule, number: int) -> Iterator[tuple[PlainClient, Batch]]:
-        """The batches of row `number` in their order, each with a client whose dropout has the batch's key."""
+        """The batches of row `number` in order, each with a client whose dropout uses the batch's key."""
         for epoch in schedule.epochs:
             own = epoch.order[number, : epoch.sizes[number]]
             for count, padded in enumerate(own.split(schedule.width) if len(own) else ()):
@@ -208,7 +208,7 @@ def _sgd(
 ) -> StepState:
     """The model and its optimiser's state after a step of torch's own optimiser for every batch.
 
-    Parameters that the model lacks are constants.
+    Parameters missing from the model are constants.
     """
     load(module, state["model"])
     parameters = {name: value for name, value in trainable(module).items() if name in state["model"]}

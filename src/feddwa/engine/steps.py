@@ -1,7 +1,7 @@
-"""Steps of one client that hand their gradients to the run's optimiser.
+"""Steps of one client that use the run's optimiser.
 
-A step of an algorithm derives from `OptimizerStep` and says which parts of its state the optimiser moves. The trainer
-puts the run's optimiser into the step, and the optimiser's state beside the parts that it moves.
+A step of an algorithm derives from `OptimizerStep` and names the parts of its state that the optimiser moves. The
+trainer puts the run's optimiser into the step, and its state beside these parts.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from feddwa.engine.numbers import Number
 from feddwa.engine.optimizers import PLAIN, Optimizer
 from feddwa.engine.types import Model, StepState
 
-PREFIX = "optimizer:"  # of the parts of a state or memory that are an optimiser's: optimizer:model:momentum
+PREFIX = "optimizer:"  # prefix of an optimiser's parts in a state or memory: optimizer:model:momentum
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """A step whose gradients go to an optimiser."""
+    """A step whose gradients are applied by an optimiser."""
 
     moves: ClassVar[tuple[str, ...]] = ("model",)  # the parts of the state that the optimiser moves
     optimizer: Optimizer = field(default=PLAIN, kw_only=True)
@@ -34,7 +34,7 @@ class OptimizerStep:
     def gradients(
         self, client: Client, state: StepState, batch: Batch, objective: ObjectiveWithAux, **constants: Model
     ) -> tuple[dict[str, Model], Model]:
-        """Those of all parts that the optimiser moves, from one pass, and aux.
+        """The gradients of all parts that the optimiser moves, from one pass, and aux.
 
         objective: (net, part -> model, batch, **constants) -> (loss, aux).
         """
@@ -50,7 +50,7 @@ class OptimizerStep:
         return {part: Model({name: flat[f"{part}/{name}"] for name in state[part]}) for part in self.moves}
 
     def descend(self, state: StepState, gradients: Mapping[str, Model], rate: Number) -> dict[str, Model]:
-        """The parts in `gradients` after a step of the optimiser, and its own state."""
+        """The parts in `gradients` and the optimiser's state after a step of the optimiser."""
         new: dict[str, Model] = {}
         for part, gradient in self.optimizer.clipped(gradients).items():
             new[part], own = self.optimizer.update(state[part], gradient, state_of(state, part), rate)
@@ -72,7 +72,7 @@ class SGDStep(OptimizerStep):
 
 
 def with_optimizer(step: Step, optimizer: Optimizer) -> Step:
-    """The step with this optimiser; a step that has none stays as it is."""
+    """The step with this optimiser; steps without one are returned unchanged."""
     return replace(step, optimizer=optimizer) if isinstance(step, OptimizerStep) else step
 
 

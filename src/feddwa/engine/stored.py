@@ -1,8 +1,8 @@
-"""Rows of all clients that live outside of the device: in host memory or in a file.
+"""Rows of all clients outside the device: in host memory or in a file.
 
-A store has one part of a state, name -> (N, *shape). Only rows that were written take room; the others are those that
-the store began with. `StoredRows` is the stack that algorithms see: rows are read when somebody looks at them. `put`
-only notes what is new, so that nothing that was read changes; `RowStore.write` makes it so.
+A store has one part of a state, name -> (N, *shape). It stores only rows that were written; the others are the initial
+rows. `StoredRows` is the stack that algorithms see: it reads rows on access. `put` only records new rows, so that
+tensors already read do not change; `RowStore.write` stores them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,16 +17,16 @@ from feddwa.engine.places import NOWHERE, Bytes, HostRows, Place, RowFile
 from feddwa.engine.rows import LazyRows, count, take
 from feddwa.engine.types import Model, Stack
 
-BLOCK = 1 << 26  # bytes that are handled at a time where it does not matter which
+BLOCK = 1 << 26  # bytes per block when processing all rows
 
 
 class RowStore:
     """The rows of N clients of one part of a state."""
 
     def __init__(self, initial: Stack, path: Path | None, in_memory: bool) -> None:
-        """initial: (N, *shape), the rows to begin with; path: of the file with them, None for a temporary one.
+        """initial: (N, *shape), the initial rows; path: the file, None for a temporary one.
 
-        in_memory: whether rows live in memory, and in the file for checkpoints alone.
+        in_memory: keep rows in host memory, and in the file for checkpoints alone.
         """
         self.clients = count(initial)
         self.like = {name: value[:1].to("meta") for name, value in initial.items()}
@@ -38,7 +38,7 @@ class RowStore:
         self._host = HostRows(self.clients, widths) if in_memory else None
         self._written = np.zeros(self.clients, bool)  # in memory
         self._unsaved = np.zeros(self.clients, bool)  # written in memory and not yet to the file
-        if any(value.stride(0) for value in initial.values()):  # clients begin with different rows
+        if any(value.stride(0) for value in initial.values()):  # clients have different initial rows
             self.write(torch.arange(self.clients), initial)
 
     def stack(self) -> "StoredRows":
@@ -46,7 +46,7 @@ class RowStore:
         return StoredRows(self, torch.arange(self.clients), tuple(self.like))
 
     def holds(self, stack: Stack) -> bool:
-        """Whether a stack is one of N such rows."""
+        """Whether a stack has all N rows of this store."""
         if stack.keys() != self.like.keys() or count(stack) != self.clients:
             return False
         return all((stack[name].shape[1:], stack[name].dtype) == (own.shape[1:], own.dtype) for name, own in
@@ -85,7 +85,7 @@ class RowStore:
                 self._written[clients] = self._unsaved[clients] = True
 
     def mark(self) -> Stack:
-        """What a checkpoint has to know; the rows are in the file then."""
+        """A checkpoint's record of this state; all rows are in the file afterwards."""
         if self._host is not None:
             for block in self._blocks(self._unsaved):
                 self.file.write(block.numpy(), self._bytes_in_memory(block))
@@ -93,7 +93,7 @@ class RowStore:
         return self.file.mark()
 
     def adopt(self, mark: Stack, older: Sequence[Stack] = ()) -> None:
-        """Go back to a marked state; see RowFile."""
+        """Restore a marked state; see RowFile."""
         self.file.adopt(mark, older)
         if self._host is None:
             return
@@ -121,12 +121,12 @@ class RowStore:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows(LazyRows):
-    """Rows of a store as a stack: row i is that of client ids[i], unless it was put since."""
+    """Rows of a store as a stack: row i is that of client ids[i] unless replaced by `put`."""
 
     store: RowStore
     ids: Tensor  # (m,) int64, on the CPU
     names: tuple[str, ...]
-    changes: tuple[tuple[Tensor, Stack], ...] = ()  # (rows (k,), what is in their place), the last one counts
+    changes: tuple[tuple[Tensor, Stack], ...] = ()  # (rows (k,), their replacements), the last one counts
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
@@ -168,7 +168,7 @@ class StoredRows(LazyRows):
         return self._read(self.names)
 
     def is_all_of(self, store: RowStore) -> bool:
-        """Whether these are all rows of a store, changes aside."""
+        """Whether these are all rows of a store, apart from changes."""
         return self.store is store and set(self.names) == set(store.like) and self.rows == store.clients
 
     def _read(self, names: Iterable[str]) -> Stack:
@@ -183,7 +183,7 @@ class StoredRows(LazyRows):
 
 
 def _places(rows: Tensor, index: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Of the rows (k,) of m: their places in an index, and which of the k is there."""
+    """For rows (k,) of m: their positions in an index, and which of the k occur there."""
     known = torch.full((m,), NOWHERE)
     known[rows] = torch.arange(len(rows))
     places = (known[index] != NOWHERE).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""What the sequential twin trains with: the optimisers and the clipping of torch itself, in place of ours."""
+"""The sequential twin's optimisers and clipping: those of torch itself instead of ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SLOTS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq
 
 @dataclass(frozen=True)
 class TorchOptimizer(Optimizer):
-    """The optimiser of `torch.optim` that does what `like` does."""
+    """The `torch.optim` optimiser equivalent to `like`."""
 
     like: Optimizer
 
@@ -54,7 +54,7 @@ class TorchOptimizer(Optimizer):
 
 
 def make(like: Optimizer, leaves: Mapping[str, nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    """The optimiser of torch for some parameters."""
+    """torch's optimiser for some parameters."""
     if isinstance(like, SGD):
         momentum, decay = float(like.momentum), float(like.weight_decay)
         return torch.optim.SGD(leaves.values(), rate, momentum, weight_decay=decay, nesterov=like.nesterov)
@@ -65,7 +65,7 @@ def make(like: Optimizer, leaves: Mapping[str, nn.Parameter], rate: float) -> to
 
 
 def load(optimiser: torch.optim.Optimizer, leaves: Mapping[str, nn.Parameter], state: State) -> None:
-    """Give torch's optimiser the state with which ours would go on."""
+    """Give torch's optimiser the state with which ours would continue."""
     slots = {SLOTS[slot]: model for slot, model in state.items() if slot in SLOTS}
     for name, leaf in leaves.items():
         own: dict[str, Any] = {slot: model[name].detach().clone() for slot, model in slots.items()}
@@ -75,7 +75,7 @@ def load(optimiser: torch.optim.Optimizer, leaves: Mapping[str, nn.Parameter], s
 
 
 def read(optimiser: torch.optim.Optimizer, leaves: Mapping[str, nn.Parameter], like: State) -> State:
-    """The state of torch's optimiser as ours has it: the slots of `like`."""
+    """The state of torch's optimiser in our layout: the slots of `like`."""
     found = {
         slot: Model({name: optimiser.state[leaf][SLOTS[slot]] for name, leaf in leaves.items()})
         for slot in like

@@ -1,4 +1,4 @@
-"""Steps that leave models as they are and add something up over a client's samples, batch by batch."""
+"""Steps that leave models unchanged and accumulate sums over a client's samples, batch by batch."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class AddStatistic:
 
 
 def no_total(engine: Engine, statistic: Statistic, memory: Memory, fixed: Parts) -> Stack:
-    """name -> (m, *shape) float64: zeros in the shapes of a statistic, which is asked about one sample of one model."""
+    """name -> (m, *shape) float64: zeros in the shapes of a statistic, from calling it on one sample of one model."""
     sample = engine.data.splits["train"].index[0, :1]
     first = row_of_parts(fixed, 0)
     client = FunctionalClient(engine.module, engine.loss, row(memory["buffers"], 0), sample[0])

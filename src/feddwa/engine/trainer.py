@@ -1,4 +1,4 @@
-"""The trainer: what the client side of an algorithm may do with its stack of models."""
+"""The trainer: operations on a stack of models for the client side of an algorithm."""
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,8 +27,8 @@ class Trainer:
     ids: Tensor  # (m,) int64, on the CPU
     round: int
     flops: Tensor = field(init=False)  # (m,) spent so far by each client
-    accounted: bool = field(init=False, default=True)  # whether private training is part of the run's accounts
-    private_steps: dict[str, Tensor] = field(init=False, default_factory=dict)  # split -> (m,) made privately so far
+    accounted: bool = field(init=False, default=True)  # whether the run's accountant covers private training
+    private_steps: dict[str, Tensor] = field(init=False, default_factory=dict)  # split -> (m,) private steps so far
     _drawn: int = field(init=False, default=0)  # private trainings so far
     _trained: dict[str, Parts] = field(init=False, default_factory=dict)  # name -> the optimiser's
 
@@ -42,13 +42,13 @@ class Trainer:
         return self.rate(None)
 
     def rate(self, own: float | None) -> float:
-        """A rate that an algorithm has beside the run's (None: the run's), under the run's schedule of rates."""
+        """An algorithm's own rate (None: the run's), under the run's schedule."""
         settings = self.engine.settings
         return (settings.lr if own is None else own) * settings.schedule.factor(self.round)
 
     @property
     def local_steps(self) -> int | None:
-        """Batches that stand for a local epoch; None: an epoch is one."""
+        """Batches per local epoch; None: as many as the data fill."""
         return self.engine.settings.local_steps
 
     @property
@@ -57,7 +57,7 @@ class Trainer:
         return self.engine.settings.epochs
 
     def half_steps(self, place: int) -> int | None:
-        """Those of the first or second half of an epoch that is trained in two, by place 0 or 1."""
+        """Steps of the first or second half (place 0 or 1) of an epoch that is trained in two halves."""
         return None if self.local_steps is None else (self.local_steps + 1 - place) // 2
 
     @property
@@ -75,7 +75,7 @@ class Trainer:
         return self._orders.sizes(split)
 
     def steps(self) -> Tensor:
-        """(m,) int64: the steps that each client makes in its local epochs of a round."""
+        """(m,) int64: each client's number of steps in the local epochs of a round."""
         if self.local_steps is not None:
             return torch.full((len(self.ids),), self.epochs * self.local_steps)
         sizes, width = self.sizes(), self.batch_size
@@ -98,10 +98,10 @@ class Trainer:
         fixed: Stack | None = None,
         **constants: Stack,
     ) -> tuple[Stack, Memory]:
-        """Mini-batch descent on an objective by the run's optimiser: the trained models, and the memory with BatchNorm
-        statistics moved on. `epochs`, `lr` and `optimizer` are the run's where they are not given; else see `train`.
+        """Mini-batch descent on an objective by the run's optimiser: the trained models, and the memory with updated
+        BatchNorm statistics. `epochs`, `lr` and `optimizer` default to the run's; for the others see `train`.
 
-        fixed: parameters that stand still, where `model` has the others alone: a head under which a body is trained.
+        fixed: the constant parameters, with `model` holding the others: a head, for example, while the body is trained.
         """
         if fixed is not None:
             objective, constants = Completed(objective), {**constants, "fixed": fixed}
@@ -133,16 +133,15 @@ class Trainer:
         """Any step, for epochs of mini-batches. `purpose` keys the batch order and the dropout masks.
 
         An epoch is the client's samples in a new order, without the last, short batch under `--drop-last`; `steps` ends
-        it after so many batches. Under `--local-steps` S it is S batches, of as many such orders as that takes;
-        local_steps: another S. samples: (m,) on the CPU, of how many samples an epoch consists instead, the first of
-        its order; a row without any stays as it is. `step` must be hashable and the same from round to round (a
-        function, a method of a frozen dataclass, numbers as `engine/numbers.py` has them): its compiled program is
-        found by it.
+        it after that many batches. Under `--local-steps` S an epoch is S batches, from as many orders as needed;
+        local_steps: another S. samples: (m,) on the CPU, the number of samples of an epoch, the first of its order; a
+        row with 0 samples is unchanged. `step` must be hashable and equal from round to round (a function, a method of
+        a frozen dataclass, numbers as in `engine/numbers.py`), because it is the key of its compiled program.
 
         The optimiser of an `OptimizerStep` is the run's, unless another is given. Its state starts from zeros, or with
-        `--optimizer-state keep` from what the client's memory keeps under `name`, which stands for the part "model"
-        (`Algorithm.optimized`). continued: this training goes on where the round's last one of that name has ended, and
-        so does the state.
+        `--optimizer-state keep` from the client's memory under `name`, which replaces the part "model"
+        (`Algorithm.optimized`). continued: continue the round's last training of that name, including its optimiser
+        state.
         """
         optimizer = self.engine.settings.optimizer if optimizer is None else optimizer
         if not isinstance(step, OptimizerStep) and optimizer != PLAIN:
@@ -157,7 +156,7 @@ class Trainer:
         sizes = self._orders.whole(split, width) if self.engine.settings.drop_last else self.sizes(split)
         if self.engine.settings.private is not None:
             if samples is not None:
-                raise refused("takes a part of each client's samples")
+                raise refused("uses a part of each client's samples")
             each = -(-sizes // width)
             count = epochs * (each if steps is None else each.clamp(max=steps))
             if steps is None and local_steps is not None:
@@ -176,12 +175,12 @@ class Trainer:
     def _private_schedule(
         self, step: Step, split: str, purpose: str, count: Tensor, width: int
     ) -> tuple[Schedule, Parts]:
-        """So many steps (m,) that are private sample by sample, in Poisson batches, and their own constants."""
+        """`count` (m,) private steps in Poisson batches, and their constants."""
         private, augment = self.engine.settings.private, self.engine.settings.augment
         assert private is not None
         if not self.accounted:
-            raise refused("goes on before its models are used")
-        self._drawn += 1  # no two trainings of a round draw alike
+            raise refused("continues before its models are used")
+        self._drawn += 1  # every training of a round has its own draws
         made = self.private_steps[split] = self.private_steps.get(split, 0) + count
         if private.steps is not None:
             allowed = torch.tensor(private.steps.get(split, (0,) * self.engine.data.clients))[self.ids]
@@ -200,7 +199,7 @@ class Trainer:
         name: str = "model",
         continued: bool = False,
     ) -> tuple[Parts, Memory]:
-        """The state after a schedule, and the memory with BatchNorm statistics and kept optimiser's state moved on."""
+        """The state after a schedule, and the memory with updated BatchNorm statistics and optimiser state."""
         states = self._optimizer_states(plain(schedule.step), state, memory, name, continued)
         own = {key: stack for part, slots in states.items() for key, stack in named(part, slots).items()}
         work = {**state, **own, "buffers": memory["buffers"]}
@@ -218,7 +217,7 @@ class Trainer:
     def _optimizer_states(
         self, step: Step, state: Parts, memory: Memory, name: str, continued: bool
     ) -> dict[str, Parts]:
-        """The optimiser's state that a training begins with: part -> slot -> name -> (m, *shape)."""
+        """The optimiser's state at the start of a training: part -> slot -> name -> (m, *shape)."""
         begin, settings = dict[str, Parts](), self.engine.settings
         if not isinstance(step, OptimizerStep) or step.optimizer.stateless:
             return begin
@@ -236,7 +235,9 @@ class Trainer:
         return {part: slots for part, slots in begin.items() if slots}
 
     def _check_kept(self, whose: str, kept: Parts) -> None:
-        """A client keeps the state of a model that the algorithm has declared, and of each model its own."""
+        """Check that the algorithm has declared a model whose state clients keep, and that each model has its own
+        state.
+        """
         why = "clients train two models under this name in a round" if whose in self._trained else "is not declared"
         if whose in self._trained or not kept:
             raise InputError(
@@ -254,9 +255,9 @@ class Trainer:
     def gradients(self, model: Stack, memory: Memory, split: str, purpose: str) -> Stack:
         """(m, *shape): the gradient of each model's mean loss on its client's samples, in training mode.
 
-        The BatchNorm statistics that this moves on are dropped.
+        BatchNorm statistics stay unchanged.
         """
-        refuse(self.engine.settings, "takes a gradient of all its samples")
+        refuse(self.engine.settings, "computes a gradient of all its samples")
         start, fixed = {"total": zeros(model)}, {"model": model}
         epochs = self._orders.epochs(split, purpose, self.sizes(split), 1)
         schedule = Schedule(add_gradient, epochs, len(self.ids), self.batch_size)
@@ -264,12 +265,12 @@ class Trainer:
         return scale(1 / self.sizes(split).clamp(min=1).double(), state["total"])
 
     def sums(self, statistic: Statistic, model: Stack, memory: Memory, split: str = "train", **fixed: Stack) -> Stack:
-        """name -> (m, *shape) float64: a statistic of each model, added up over all samples of its client.
+        """name -> (m, *shape) float64: a statistic of each model, summed over all samples of its client.
 
-        One pass in evaluation mode: BatchNorm uses the client's statistics, dropout is off, images are as they are.
-        `statistic` must be hashable and the same from round to round, as steps are (see `train`).
+        One pass in evaluation mode: BatchNorm uses the client's statistics; dropout and augmentation are off.
+        `statistic` must be hashable and equal from round to round, as steps are (see `train`).
         """
-        refuse(self.engine.settings, "adds up a statistic of its samples")
+        refuse(self.engine.settings, "computes a statistic of its samples")
         constants, index = {"model": model, **fixed}, self.engine.data.splits[split].index
         order = index[self.ids.to(index.device)]
         epoch = Epoch(order, torch.zeros_like(order[:, 0]), self.sizes(split))
@@ -278,7 +279,7 @@ class Trainer:
         return self._run(schedule, start, memory, constants)[0]["total"]
 
     def _count_flops(self, work: Parts, constants: Parts, schedule: Schedule) -> None:
-        """Add what the schedule costs each client: full batches, and a last one of what is left."""
+        """Add the cost of a schedule to each client: full batches, and a last, short one."""
         width = schedule.width
         sizes = torch.stack([epoch.sizes for epoch in schedule.epochs] or [torch.zeros(schedule.rows)]).long()
         rest = sizes % width  # (epochs, m)
@@ -287,7 +288,7 @@ class Trainer:
             self.flops += batches.sum(0) * self._step_flops(schedule.step, work, constants, samples)
 
     def _step_flops(self, step: Step, state: Parts, constants: Parts, samples: int) -> int:
-        """FLOPs of one client's step; state, constants: (m, ...), of which the first row counts."""
+        """FLOPs of one client's step; state, constants: (m, ...), of which only the first row is used."""
         return self.engine.step_flops(step, state, constants, samples)
 
     def _advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:

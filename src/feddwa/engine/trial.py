@@ -1,4 +1,4 @@
-"""Whether a model can be trained: tried on two samples before training, with one clear line where it cannot."""
+"""Check whether a model can be trained: two samples before training, and a one-line error if it cannot."""
 
 import contextlib
 import copy
@@ -23,7 +23,7 @@ from feddwa.errors import InputError, InputWarning
 
 FAILURES = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
 INSTEAD = "use --backend sequential, which trains one client after another, or auto"
-CAUSES = {  # what torch says when it cannot map a model -> what the model does
+CAUSES = {  # torch's message when it cannot map a model -> the model's behaviour
     "_pack_padded_sequence": "packs sequences of unequal length (PackedSequence)",
     "data-dependent control flow": "branches on the value of a tensor, or reads it",
     ".item()": "branches on the value of a tensor, or reads it",
@@ -32,18 +32,18 @@ CAUSES = {  # what torch says when it cannot map a model -> what the model does
 
 
 class _Unmapped(Exception):
-    """Why clients cannot be trained as a stack, in one line."""
+    """The one-line reason why clients cannot be trained as a stack."""
 
 
 def try_training(engine: Engine, backend: str) -> bool:
     """One step of one client by the plain loop and, unless that is the backend, one of two clients as a stack.
 
-    Returns whether clients are trained one after another: as `backend` says, or with "auto" where they must be, which
-    a warning tells. Neither step leaves a trace: not in the engine's module, not in torch's generators.
+    Returns whether clients are trained one after another: as `backend` says, or under "auto" if necessary, with a
+    warning. Neither step changes the engine's module or torch's generators.
     """
     device = engine.data.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells how fast a layer is before it tells that it cannot be mapped
+        warnings.simplefilter("ignore")  # torch warns about a layer's speed before it fails to map it
         try:
             _try_alone(engine, backend == "sequential")
             if backend != "sequential":
@@ -58,7 +58,7 @@ def try_training(engine: Engine, backend: str) -> bool:
 
 
 def _try_alone(engine: Engine, sequential: bool) -> None:
-    """Two steps of one client: an attribute may be set once (a cache), but must not change after that."""
+    """Two steps of one client: the first may set an attribute (a cache), which must not change afterwards."""
     module, (parameters, _) = copy.deepcopy(engine.module).train(), engine.initial()
     generators, seen = _generator_states(engine.data.device), []
     with _watched(module) as layers:
@@ -106,12 +106,12 @@ def _try_stack(engine: Engine) -> None:
 
 
 class _Layers:
-    """Which layers of a model are at work: hooks keep this up to date."""
+    """The layers that are running, tracked by hooks."""
 
     def __init__(self) -> None:
-        self.path: list[str] = []  # those that have begun and not ended, from the outermost on
-        self.drawn: Callable[[], bool] = lambda: False  # whether torch's generators have been used
-        self.drawing = ""  # the innermost layer that has used them
+        self.path: list[str] = []  # running layers, outermost first
+        self.drawn: Callable[[], bool] = lambda: False  # whether torch's generators were used
+        self.drawing = ""  # innermost layer that used them
 
     def enter(self, name: str, *_: object) -> None:
         """A layer begins."""
@@ -130,7 +130,7 @@ class _Layers:
 
 @contextlib.contextmanager
 def _watched(module: nn.Module) -> Iterator[_Layers]:
-    """Names the layers at work: "encoder.rnn (LSTM)", or of the model itself its class."""
+    """Names of the running layers: "encoder.rnn (LSTM)", or the class for the model itself."""
     layers, handles = _Layers(), []
     for name, part in module.named_modules():
         kind = type(part).__name__
@@ -145,7 +145,7 @@ def _watched(module: nn.Module) -> Iterator[_Layers]:
 
 
 def _samples(engine: Engine, *shape: int) -> Batch:
-    """The first training sample, (*shape) times: BatchNorm wants more than one."""
+    """The first training sample, (*shape) times: BatchNorm needs more than one."""
     return engine.data.batch(engine.data.splits["train"].index[0, 0].expand(shape), engine.dtype)
 
 
@@ -160,19 +160,19 @@ def _have_moved(old: list[Tensor], device: torch.device) -> bool:
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
-    """All attributes of all layers by name; the weights that recurrent layers keep in a list are found anew."""
+    """All attributes of all layers by name, except recurrent layers, which rebuild their list of weights."""
     parts = ((name, part) for name, part in module.named_modules() if not isinstance(part, nn.RNNBase))
     return {f"{name}.{key}".lstrip("."): value for name, part in parts for key, value in vars(part).items()}
 
 
 def _same(old: object, new: object) -> bool:
-    """Whether an attribute has kept its value; of a tensor or an object: whether it is the same one."""
+    """Whether an attribute has kept its value; for a tensor or an object: its identity."""
     plain = isinstance(old, bool | int | float | str | tuple) and not isinstance(old, Tensor)
     return old is new or (plain and type(old) is type(new) and old == new)
 
 
 def _cause(error: Exception) -> str:
-    """Why torch cannot map a model, in a few words."""
+    """A short reason why torch cannot map a model."""
     text = str(error)
     known = next((cause for sign, cause in CAUSES.items() if sign in text), None)
     operation = re.search(r"aten::(\w+)", text)
