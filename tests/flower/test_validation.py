@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddwa.engine.rows import tensors
 from feddwa.flower import codec, server
 from feddwa.flower.codec import Malformed, pack, to_array, to_tensor, unpack
+from feddwa.flower.inbox import Parcel
 from feddwa.flower.settings import FlowerConfig
 from tests.flower.grid import LocalGrid, blocks
 from tests.flower.test_parity import lines_of, models_of
@@ -184,6 +186,58 @@ def test_huge_numbers_change_nobodys_model(tmp_path, algorithm):
     assert [line["missing"] for line in others[:2]] == [{"not finite": [2, 3]}] * 2
     honest = [0, 1, 4, 5]
     assert all(torch.equal(value[honest], expected[name][honest]) for name, value in models.items())
+
+
+def replies_of_old(tmp_path, of):
+    """A run whose bad node answers every round with what node `of` answered to the first one."""
+    config = FlowerConfig(clients=6, rounds=2, min_nodes=3, out=str(tmp_path / "out")).resolved()
+    grid, first = LocalGrid(config, blocks(3, str(tmp_path / "nodes"))), {}
+
+    def kept(node):
+        def fault(message, reply):
+            if message.metadata.message_type == "train":
+                first.setdefault(node, reply.content)
+                return Message(first[of], reply_to=message) if node == BAD and of in first else reply
+            return reply
+
+        return fault
+
+    grid.faults = {node: kept(node) for node in grid.nodes}
+    server.run(grid, config, simulated=False)
+    return lines_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("of", "rounds"), [(BAD, [False, True]), (998, [True, True])])
+def test_its_own_reply_to_an_earlier_round_or_that_of_another_node_is_refused(tmp_path, of, rounds):
+    lines = replies_of_old(tmp_path, of)
+    refused = {"invalid: state: a reply to another message, or one sent again": [2, 3]}
+    assert [line.get("missing") for line in lines[:2]] == [refused if wrong else None for wrong in rounds]
+    assert [line["participants"] for line in lines[:2]] == [4 if wrong else 6 for wrong in rounds]
+
+
+def test_a_reply_is_given_up_at_the_first_object_too_many():
+    """Nothing more is fetched than is allowed, whatever the reply says that it has."""
+    fetched = []
+    parcel = Parcel("reply", "asked", [f"object {number}" for number in range(1000)])
+    with pytest.raises(Malformed, match=r"4,000,000 bytes, the limit is 3,000,000"):
+        parcel.fetch(lambda name: fetched.append(name) or bytes(10**6), 3e6)
+    assert len(fetched) == 4
+
+
+def test_a_reply_that_arrives_in_pieces_is_continued_where_it_stood():
+    here = {"b": b"there"}
+
+    def pull(name):
+        if name not in here:
+            raise ObjectUnavailableError(name)
+        return here[name]
+
+    parcel = Parcel("reply", "asked", ["a", "b"])
+    assert not parcel.fetch(pull, 1e6)
+    here["a"] = b"now"
+    del here["b"]  # it is not fetched again
+    assert parcel.fetch(pull, 1e6)
+    assert parcel.contents == {"a": b"now", "b": b"there"}
 
 
 def test_a_reply_beyond_the_limit_is_not_looked_at(tmp_path):
