@@ -79,8 +79,11 @@ NAMES = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flower-super
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def processes(mark: str) -> Iterator[tuple[str, int, float]]:
-    """(kind, largest resident MiB so far, processor seconds with those of its ended children) of every process."""
+def processes(mark: str, memory: str = "VmHWM") -> Iterator[tuple[str, int, float]]:
+    """(kind, resident MiB, processor seconds with those of its ended children) of every process.
+
+    memory: VmHWM, the largest so far, or VmRSS, at this moment.
+    """
     for process in watchdog.marked(mark):
         folder = Path(f"/proc/{process}")
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since
@@ -89,8 +92,9 @@ def processes(mark: str) -> Iterator[tuple[str, int, float]]:
             facts = (folder / "stat").read_text().rpartition(")")[2].split()
             if kind == EXECUTOR and EXECUTOR.encode() in Path(f"/proc/{facts[1]}/cmdline").read_bytes():
                 kind = "ClientApp"  # a fork of it
-            peak = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("VmHWM"))
-            yield kind, int(peak.split()[1]) >> 10, sum(map(int, facts[11:15])) / TICKS
+            for line in (folder / "status").read_text().splitlines():  # a process that has just ended has no such line
+                if line.startswith(memory):
+                    yield kind, int(line.split()[1]) >> 10, sum(map(int, facts[11:15])) / TICKS
 
 
 def measure(nodes: int, options: dict[str, Any] = OPTIONS, **settings) -> dict:
