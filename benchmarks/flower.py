@@ -156,7 +156,7 @@ def main() -> None:
         for nodes in options.nodes:
             report(f"{nodes} nodes, {options.megabytes} MB", measure(nodes, large(nodes, options.megabytes)))
         return
-    result = run(**OPTIONS, out=tempfile.mkdtemp(prefix="feddwa-benchmark-") + "/run")
+    result = run(**OPTIONS, out=False)
     seconds = [sum(line["seconds"].values()) for line in result.metrics[1:ROUNDS]]
     print(f"in one process: {median(seconds):.2f} s a round", flush=True)
     for nodes in options.nodes:
