@@ -59,6 +59,23 @@ def test_a_published_run_is_the_run_it_was(store):
         assert store.find(config, config.seed).content == record.content
 
 
+def test_weights_of_a_round_without_some_clients_are_published(tmp_path):
+    """Clients whose updates were refused have rows and columns of zeros, and are no part of the cohort that is read."""
+    out = tmp_path / "run"
+    given = {"algorithm": "feddwa", "partition": "groups", "out": str(out), "fault": "nan=0.3"}
+    config = RunConfig(**given, clients=6, rounds=3).resolved()
+    run(config)
+    (whole,) = read([out])
+    assert any(len(each.cohort) < 6 for each in whole.weights)
+    found = Store(tmp_path / "results")
+    found.save(content.published(runs.read_record(out), config, list(whole.weights)))
+    found.merge()
+    (record,) = read([found.file("digits")])
+    for kept, own in zip(record.weights, whole.weights, strict=True):
+        assert np.array_equal(kept.cohort, own.cohort)
+        np.testing.assert_allclose(kept.matrix, own.matrix, atol=5e-4)
+
+
 def test_all_commands_read_published_results(store, tmp_path, monkeypatch, capsys):
     """One page or figure per setting, the setting in its name."""
     monkeypatch.chdir(tmp_path)

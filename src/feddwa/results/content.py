@@ -21,7 +21,7 @@ in_group    by round, where there are groups: "weight" = share of the weight ins
             share of its top-5 partners inside; "partners_by_affinity" = the same by a learned affinity (FedFomo)
 fairness    in record.json only, where clients have accuracies: the mean of the worst tenth, the standard deviation
 summary     for people, in record.json only: best, last and mean of the last ten of every series
-weights     in published results only, where a figure needs them: round -> P in thousandths
+weights     in published results only, where a figure needs them: round -> P (N, N) in thousandths
 preferred   beside it: round -> of every client the others of largest affinity, best first
 """
 
@@ -158,11 +158,25 @@ def published(
     found["config"] = {**settings(config), "dtype": config.dtype}
     found["series"] = {name: content["series"][name] for name in dict.fromkeys([*PUBLISHED, further]) if name}
     if weights:
-        thousandths = {str(each.round): np.rint(1000 * each.matrix).astype(int).tolist() for each in weights}
+        thousandths = {str(each.round): in_thousandths(each, len(content["clients"])) for each in weights}
         preferred = {str(line["round"]): line["preferred"] for line in lines if "preferred" in line}
         found["weights"] = thousandths
         found |= {"preferred": {key: preferred[key] for key in thousandths}} if preferred else {}
     return found
+
+
+def in_thousandths(weights: Weights, clients: int) -> list[list[int]]:
+    """P as an (N, N) matrix; a client whose update did not count in that round has a row and a column of zeros."""
+    matrix = np.zeros((clients, clients), dtype=int)
+    matrix[np.ix_(weights.cohort, weights.cohort)] = np.rint(1000 * weights.matrix)
+    return matrix.tolist()
+
+
+def from_thousandths(round: int, rows: Sequence[Sequence[int]]) -> Weights:
+    """The inverse of `in_thousandths`: clients whose row is zero did not take part."""
+    matrix = np.array(rows, dtype=float) / 1000
+    cohort = np.flatnonzero(matrix.any(axis=1))
+    return Weights(round, cohort, matrix[np.ix_(cohort, cohort)])
 
 
 def expand(content: Mapping[str, Any], participants: int) -> list[dict[str, Any]]:

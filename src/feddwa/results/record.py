@@ -20,7 +20,7 @@ from feddwa.data.describe import Description
 from feddwa.errors import InputError
 from feddwa.params import fields_of, typed
 from feddwa.results import checks, findings, runs, weights
-from feddwa.results.content import Content, expand
+from feddwa.results.content import Content, expand, from_thousandths
 from feddwa.results.findings import Finding
 from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
@@ -229,10 +229,7 @@ def from_content(path: Path, content: Content) -> Record:
     lines = expand(content, max(1, int(config.participation * clients + 1e-9)))
     scores = np.full((len(lines), clients), np.nan)
     scores[-1] = content["clients"]
-    kept = [
-        Weights(int(number), np.arange(clients), np.array(matrix, dtype=float) / 1000)
-        for number, matrix in content.get("weights", {}).items()
-    ]
+    kept = [from_thousandths(int(number), rows) for number, rows in content.get("weights", {}).items()]
     return Record(path, config, lines, scores, sorted(kept, key=lambda each: each.round), None, True, content)
 
 
