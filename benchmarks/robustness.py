@@ -1,7 +1,7 @@
-"""What sick and hostile clients do to the others: rebuilds the tables of docs/robustness.md.
+"""What sick and hostile clients do to the others: rebuilds the tables and the figure of docs/robustness.md.
 
 python benchmarks/robustness.py grid --jobs 2     # runs what results/robustness has not yet, then the page
-python benchmarks/robustness.py tables            # the page, from what there is
+python benchmarks/robustness.py tables            # page and figure, from what there is
 
 Two datasets: `digits`, and `har`, whose file FEDDWA_DATA has. It can be stopped at any time and continued.
 """
@@ -11,10 +11,17 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
 import robustness_tables as made
-from robustness_cells import DATASETS, Store, fill
+from matplotlib import pyplot
+from robustness_cells import DATASETS, METHODS, NONE, Cell, Store, fill
+
+from feddwa.results.palette import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
+PICTURE = DOCS / "images" / "robustness.png"
 
 
 def tables(store: Store) -> dict[str, Iterable[str]]:
@@ -50,6 +57,27 @@ def renewed(text: str, store: Store) -> str:
     return text
 
 
+def draw(store: Store) -> None:
+    """A panel per dataset: points lost to the worst attack by share of attackers, with the best defence and without."""
+    figure, panels = pyplot.subplots(1, len(DATASETS), figsize=(4.5 * len(DATASETS), 3.4), squeeze=False)
+    for panel, dataset in zip(panels[0], DATASETS, strict=True):
+        for style, method in zip(styles(list(METHODS)), METHODS, strict=True):
+            for defence, dash in ((store.chosen(method), "solid"), (NONE, "dashed")):
+                found = [made.losses(store, dataset, method, defence or NONE, share) for share in made.SHARES]
+                bare, clean = (store.get(Cell(dataset, method, defence=each or NONE)) for each in (NONE, defence))
+                cost = bare.mean - clean.mean if bare and clean else float("nan")
+                worst = [cost, *(max(own.values(), default=float("nan")) for own in found)]
+                label = made.TITLES[method] if dash == "solid" else None
+                shares = [0, *(100 * share for share in made.SHARES)]
+                panel.plot(shares, worst, color=style.light, linestyle=dash, marker=".", label=label)
+        panel.set(title=dataset, xlabel="attackers, % of the clients", ylabel="points lost to the worst attack")
+        panel.set_xticks(shares)
+        panel.grid(alpha=0.3)
+    panels[0][0].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["grid", "tables"])
@@ -59,7 +87,8 @@ def main() -> None:
         fill(store, given.jobs)
     page = DOCS / "robustness.md"
     page.write_text(renewed(page.read_text(encoding="utf-8"), store), encoding="utf-8")
-    print(f"wrote {page}: {len(store)} cells")
+    draw(store)
+    print(f"wrote {page} and {PICTURE}: {len(store)} cells")
 
 
 if __name__ == "__main__":
