@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from feddwa import cli
 from feddwa.config import RunConfig
 from feddwa.report import progress as progress_module
 from feddwa.report.progress import jobs, progress
@@ -162,7 +163,12 @@ def test_axes_bear_the_clients_numbers():
 
 def a_line(number, accuracy, participants=4):
     series = dict.fromkeys(SERIES, accuracy)
-    costs = {"participants": participants, "bytes_up": 1024, "bytes_down": 512}
+    costs = {
+        "participants": participants,
+        "bytes_up": 1024,
+        "bytes_down": 512,
+        "seconds": {"train": 2.0, "server": 0.5},
+    }
     return {"round": number, "before": series, "loss_before": 1.0, **costs}
 
 
@@ -183,9 +189,9 @@ def test_plain_progress_is_short(clock):
         observe({"round": 7, "before": {"all": 75.0}, "loss_before": 1.0})
     early, late = "best 40.00 % after round 1, traffic 18.0 KiB", "best 80.00 % after round 4, traffic 36.0 KiB"
     assert file.getvalue() == (
-        f"feddwa: round 3/6, accuracy 30.00 %, {early}, 1.0 clients/s, 12.0 s left\n"
-        f"feddwa: round 6/6, accuracy 70.00 %, {late}, 1.0 clients/s, 0.0 s left\n"
-        f"feddwa: done, accuracy 75.00 %, {late}, 1.0 clients/s, took 24.0 s\n"
+        f"feddwa: round 3/6, accuracy 30.00 %, {early}, 1.6 clients/s, 12.0 s left\n"
+        f"feddwa: round 6/6, accuracy 70.00 %, {late}, 1.6 clients/s, 0.0 s left\n"
+        f"feddwa: done, accuracy 75.00 %, {late}, 1.6 clients/s, took 15.0 s\n"
     )
 
 
@@ -196,7 +202,7 @@ def test_plain_progress_without_classes(clock):
         observe(first)
         clock[0] += 11.0
         observe(second)
-    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 12.0 KiB, 0.7 clients/s, 22.0 s left\n"
+    assert file.getvalue() == "feddwa: round 2/6, loss 0.5000, traffic 12.0 KiB, 19 clients/s, 22.0 s left\n"
 
 
 def test_of_several_jobs_it_is_said_which(clock):
@@ -233,7 +239,7 @@ def test_bars_are_nested_and_fit_a_terminal():
                     time.sleep(0.15)  # for a picture to be drawn
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
     assert re.search(r"all +━+.* 2/3 +runs", text)
-    assert re.search(r"✓ feddwa +━+.* 2/2 +rounds +took \d\.\d s +accuracy 42.00 %", text)
+    assert re.search(r"✓ feddwa +━+.* 2/2 +rounds +took 5\.0 s +accuracy 42.00 %", text)
     assert "best 42.00 % after round 1, traffic 12.0 KiB, " in text
     assert max(map(len, text.replace("\r", "\n").splitlines())) <= 80
 
@@ -258,7 +264,7 @@ def test_a_run_that_is_stopped_is_not_ticked():
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).replace("\r", "\n")
     assert "✓" not in text
     assert re.search(r"✗ all +━+.* 1/2 +runs|✗ all +━+.* 0/2 +runs", text)
-    assert re.search(r"✗ feddwa +━+.* 2/2 +rounds +took \d\.\d s +stopped after round 2", text)
+    assert re.search(r"✗ feddwa +━+.* 2/2 +rounds +took 5\.0 s +stopped after round 2", text)
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -301,3 +307,19 @@ def test_of_many_jobs_the_last_stay_on_the_screen_and_a_failure_does_not_stop_th
     last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).split("all ")[-1]
     assert "12/12" in last
     assert re.findall(r"cell \d\d", last) == [f"cell {number:02d}" for number in range(4, 12)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [("0",), ("0", "1")])
+def test_a_run_has_one_time_in_progress_table_and_report(seeds, tmp_path, capsys):
+    """Several seeds share a stack: each has its share of the time, everywhere."""
+    small = ("--rounds", "3", "--clients", "4", "--algorithms", "feddwa", "local", "--out", str(tmp_path / "two"))
+    assert cli.main(["compare", *small, "--seeds", *seeds]) == 0
+    shown = capsys.readouterr().out
+    progressed = dict(re.findall(r"^(\w+): done.* took (\d+\.\d s)", shown, re.MULTILINE))
+    tabled = dict(re.findall(r"^│ (\w+).* (\d+\.\d s) │$", shown, re.MULTILINE))
+    page = (tmp_path / "two/report.html").read_text()
+    times = re.findall(r"<td>(\d+\.\d s)</td>", page)
+    assert set(progressed) == {"feddwa", "local"}
+    assert progressed == tabled
+    assert set(times) == set(tabled.values())

@@ -220,12 +220,12 @@ def _finish(
     observe: Observer,
     callbacks: Sequence[Callback],
     directory: runs.RunDirectory | None = None,
-    past: runs.Past = runs.NEW,
+    past: Sequence[dict[str, Any]] = (),
 ) -> Result:
     """All rounds that are left, recorded, and the models that come out."""
     names, device, rounds = source.names(config), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
-    told = Callbacks(Run(config, path, past.lines), [*callbacks_of(config), *callbacks])
+    told = Callbacks(Run(config, path, past), [*callbacks_of(config), *callbacks])
     found = record(source, rounds, names, device, observe, directory, past, config.early_stop, told)
     came_out = found.summary, found.lines, found.weights, *found.trained.parts(), task.partition
     return Result(*came_out, None if path is None else str(path), found.trained, source.newcomers)

@@ -32,7 +32,7 @@ def test_a_run_is_what_was_written(runs):
     assert record.traffic == traffic
     assert record.spent("bytes")[-1] == traffic * 8 * ROUNDS
     assert record.spent("flops")[-1] == pytest.approx(summary["flops_per_client_round"] * 8 * ROUNDS, rel=1e-6)
-    assert 0 < record.seconds <= summary["seconds"]
+    assert 0 < summary["seconds"] == round(record.seconds, 2)
     assert [each.round for each in record.weights] == list(range(1, ROUNDS + 1))
     assert record.partition is not None
     assert record.partition.groups.tolist() == [0] * 4 + [1] * 4

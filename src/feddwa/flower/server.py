@@ -7,7 +7,7 @@ is started again with the same `out`.
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
@@ -20,7 +20,7 @@ from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
 from feddwa import checkpoint
-from feddwa.callbacks import Callbacks, Entry, Run
+from feddwa.callbacks import Callbacks, Entry, Line, Run
 from feddwa.config import WHERE_AND_HOW, RunConfig, options_of
 from feddwa.errors import InputError
 from feddwa.flower.coordinator import Coordinator, Outcome
@@ -75,7 +75,7 @@ def run(grid: Grid, config: FlowerConfig, simulated: bool) -> dict[str, Any]:
     with opened as directory:
         log(INFO, "feddwa: federation %s writes %s", coordinator.federation, path.resolve())
         write_whole(path / runs.FEDERATION, json.dumps({"federation": coordinator.federation}) + "\n")
-        return _run_rounds(coordinator, directory, directory.rewind(found) if begun else runs.NEW)
+        return _run_rounds(coordinator, directory, directory.rewind(found) if begun else ())
 
 
 def _wait_for_predecessor(path: Path) -> None:
@@ -162,15 +162,15 @@ class FederatedRounds:
         return absent(self.coordinator.config, probe.dataset, probe.client_side.engine, *sizes, AT_THE_NODES)
 
 
-def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: runs.Past) -> dict[str, Any]:
-    """Run the rounds after `past` and write them; returns the summary."""
+def _run_rounds(coordinator: Coordinator, directory: runs.RunDirectory, past: Sequence[Line]) -> dict[str, Any]:
+    """Run the rounds after the lines of `past` and write them; returns the summary."""
     config = coordinator.config
     names = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition", "model")}
     names |= {"clients": coordinator.registry.clients, "seed": config.seed}
     device, rounds = coordinator.probe.client_side.engine.data.device, config.rounds or 0
     source = FederatedRounds(coordinator)
     plain = plain_config(config, coordinator.registry.clients, directory.path)
-    callbacks = Callbacks(Run(plain, directory.path, past.lines), callbacks_of(plain))
+    callbacks = Callbacks(Run(plain, directory.path, past), callbacks_of(plain))
     return record(
         source, rounds, names, device, directory=directory, past=past, patience=config.early_stop, callbacks=callbacks
     ).summary

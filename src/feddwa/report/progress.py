@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -19,17 +18,17 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from feddwa.report.notebook import Board
-from feddwa.results.units import human_bytes, human_seconds
+from feddwa.report.tally import Line, Tally
+from feddwa.results.units import human_seconds
 
-Line = dict[str, Any]  # of metrics.jsonl
 Observer = Callable[..., None]  # takes a line, and of several seeds in lockstep also which it is of, as `seed`
 
 PLAIN_EVERY = 10.0  # seconds between two plain lines
 SHOWN = 8  # finished runs that stay on the screen
-SCORES = 5  # runs in lockstep whose scores stand beside one another
 
 
 @contextmanager
@@ -71,82 +70,6 @@ def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bars.update(task, completed=done, total=total, visible=True)
 
 
-@dataclass
-class Tally:
-    """What is known so far of a run, or of several in lockstep."""
-
-    name: str
-    rounds: int
-    started: float = field(default_factory=lambda: time.monotonic())
-    scores: dict[int, str] = field(default_factory=dict)  # seed -> how good its models are
-    best: tuple[float, int] | None = None  # percent, and the round after which it was reached
-    round: int = 0  # finished rounds
-    begun: dict[int, int] = field(default_factory=dict)  # seed -> rounds that were finished when the run was resumed
-    bytes: int = 0  # up and down, of all clients
-    trained: int = 0  # clients, every round anew
-    lost: int = 0  # updates that did not count
-    over: int = 0  # runs that have ended
-
-    def add(self, line: Line, seed: int = 0) -> None:
-        """Take in a line of metrics.jsonl; seed: of its run, where there are several."""
-        accuracy = line["before"]["all"]
-        if line.get("evaluated") != 0:
-            self.scores[seed] = score(line)
-        if accuracy is not None and (self.best is None or accuracy > self.best[0]):
-            self.best = (accuracy, line["round"] - 1)
-        self.begun.setdefault(seed, min(line["round"] - 1, self.rounds))
-        self.round = max(self.round, min(line["round"], self.rounds))
-        self.over += "participants" not in line
-        self.bytes += line.get("participants", 0) * (line.get("bytes_up", 0) + line.get("bytes_down", 0))
-        self.trained += line.get("participants", 0)
-        self.lost += sum(map(len, line.get("missing", {}).values()))
-
-    @property
-    def score(self) -> str:
-        """How good the models are, of several runs one behind the other: "accuracy 93.33 %, 91.94 %"."""
-        first, *rest = [self.scores[seed] for seed in sorted(self.scores)] or [""]
-        more = [", ..."] if len(rest) >= SCORES else []
-        return "".join([first, *(f", {each.rpartition('accuracy ')[2]}" for each in rest[: SCORES - 1]), *more])
-
-    @property
-    def done(self) -> bool:
-        """Whether no run that has begun is under way."""
-        return self.over >= len(self.scores)
-
-    def details(self) -> str:
-        """What there is besides the score, in less than a line."""
-        best = (
-            ""
-            if self.best is None or len(self.scores) > 1
-            else f"best {self.best[0]:.2f} % after round {self.best[1]}, "
-        )
-        lost = f"{self.lost} updates did not count, " if self.lost else ""
-        resumed = f"resumed after round {self.resumed}, " if self.resumed else ""
-        speed = self.trained / max(time.monotonic() - self.started, 1e-9)
-        return f"{resumed}{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
-
-    @property
-    def resumed(self) -> int:
-        """The round after which the run was resumed, of several the first; 0: it began here."""
-        return min(self.begun.values(), default=0)
-
-    def left(self) -> float:
-        """Seconds to go, if rounds go on as they went; those before a resume took none of this time."""
-        return (time.monotonic() - self.started) * (self.rounds - self.round) / max(self.round - self.resumed, 1)
-
-
-def score(line: Line) -> str:
-    """How good the models are that the round began with: in percent, or by their loss where there are no classes."""
-    accuracy, loss = line["before"]["all"], line["loss_before"]
-    if accuracy is not None:
-        return f"accuracy {accuracy:.2f} %"
-    return "diverged" if loss is None else f"loss {loss:.4f}"
-
-
-def _rate(speed: float) -> str:
-    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
-
-
 @contextmanager
 def _silent(name: str, rounds: int) -> Iterator[Observer]:
     yield lambda line, seed=0: None
@@ -170,7 +93,7 @@ class _Board:
         self._details = Text(style="dim", no_wrap=True, overflow="ellipsis")
         self._live = Live(Group(self._bars, self._details), console=console, refresh_per_second=8)
         self._finished: list[TaskID] = []
-        self._all = self._bars.add_task("all", total=count, unit=what, note="", over="") if count > 1 else None
+        self._all = self._bars.add_task("all", total=count, unit=what, note="", over="", took="") if count > 1 else None
 
     def __enter__(self) -> "_Board":
         self._live.start()
@@ -187,11 +110,11 @@ class _Board:
         """A run: show its lines as they come."""
         tally = Tally(name, rounds)
         before = 0.0 if self._all is None else self._bars.tasks[self._all].completed
-        task = self._bars.add_task(name, total=rounds, unit="rounds", note="", over="")
+        task = self._bars.add_task(name, total=rounds, unit="rounds", note="", over="", took=tally.took())
 
         def observe(line: Line, seed: int = 0) -> None:
             tally.add(line, seed)
-            self._bars.update(task, completed=tally.round, note=tally.score)
+            self._bars.update(task, completed=tally.round, note=tally.score, took=tally.took())
             if self._all is not None:
                 self._bars.update(self._all, completed=before + tally.round / rounds)
             self._details.plain = f"  {tally.details()}"
@@ -225,14 +148,17 @@ class _Mark(SpinnerColumn):
 
 
 class _Clock(ProgressColumn):
-    """The time that is left, then the time it took; rounds before a resume count for neither."""
+    """The time that is left, then the time that a run took; of several runs what passed, set-up included."""
 
     max_refresh = 0.5
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         """In words."""
         if task.fields["over"]:
-            return Text(f"took {human_seconds(task.elapsed or 0.0)}")
+            return Text(task.fields["took"] or f"{human_seconds(task.elapsed or 0.0)} total")
         return Text("" if task.time_remaining is None else f"{human_seconds(task.time_remaining)} left")
 
 
@@ -258,7 +184,7 @@ class _NotebookJobs:
         try:
             yield observe
         finally:
-            show(f"{human_seconds(time.monotonic() - tally.started)} elapsed", now=True)
+            show(tally.took(), now=True)
 
 
 class _PlainJobs:
@@ -277,9 +203,8 @@ class _PlainJobs:
             nonlocal shown
             tally.add(line, seed)
             if tally.done:
-                took = human_seconds(time.monotonic() - tally.started)
                 if self._ends:
-                    self._print(f"{name}: done, {tally.score}, {tally.details()}, took {took}")
+                    self._print(f"{name}: done, {tally.score}, {tally.details()}, {tally.took()}")
             elif time.monotonic() - shown > PLAIN_EVERY:
                 shown = time.monotonic()
                 where = f"{name}{place}: round {tally.round}/{rounds}"

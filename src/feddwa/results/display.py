@@ -164,7 +164,7 @@ def _row(
         cells.append("" if runs is base else _over(runs, base, measure))
     ways = ("bytes_up_per_client_round", "bytes_down_per_client_round")
     traffic = np.mean([sum(run.summary[way] for way in ways) for run in runs.values()])
-    seconds = np.mean([run.summary["seconds"] for run in runs.values()])
+    seconds = np.mean([run.summary["seconds"] / run.summary.get("lockstep", 1) for run in runs.values()])
     return [*cells, human_bytes(round(float(traffic))), human_seconds(float(seconds))]
 
 

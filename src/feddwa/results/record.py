@@ -24,7 +24,7 @@ from feddwa.results.content import Content, expand, from_thousandths
 from feddwa.results.findings import Finding
 from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
-from feddwa.results.summary import metric_series, series
+from feddwa.results.summary import metric_series, seconds_of, series
 from feddwa.results.weights import Weights
 
 PUBLISHED = ".jsonl"  # what the names of files of published results end in
@@ -167,7 +167,7 @@ class Record:
             parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
             rounds = [line for line in self.lines if "participants" in line]
             if cost == "seconds":
-                each = np.array([sum(line["seconds"].values()) for line in rounds]) / self.lockstep
+                each = np.array([seconds_of(line) for line in rounds]) / self.lockstep
             else:
                 each = np.array([sum(line[part] for part in parts) * line["participants"] for line in rounds])
             self._spent[cost] = np.array([0.0, *np.cumsum(each)], dtype=float)[: len(self.lines)]

@@ -1,7 +1,6 @@
 """The loop that runs rounds and records each of them, whether the clients are simulated or real."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -154,13 +153,13 @@ def record(
     device: torch.device,
     observe: Observer = lambda line: None,
     directory: runs.RunDirectory | None = None,
-    past: runs.Past = runs.NEW,
+    past: Sequence[dict[str, Any]] = (),
     patience: int | None = None,
     callbacks: Callbacks = NOBODY,
 ) -> Recorded:
     """Run all rounds that are left; each is written, if there is a directory, and told of as it ends.
 
-    names: what leads the summary; past: what a run that is continued has behind it; patience: see `EarlyStop`.
+    names: what leads the summary; past: the lines of a run that is continued; patience: see `EarlyStop`.
     """
     with callbacks.watching():
         found = _record(source, rounds, names, device, observe, directory, past, patience, callbacks)
@@ -175,12 +174,11 @@ def _record(
     device: torch.device,
     observe: Observer,
     directory: runs.RunDirectory | None,
-    past: runs.Past,
+    past: Sequence[dict[str, Any]],
     patience: int | None,
     callbacks: Callbacks,
 ) -> Recorded:
-    start = time.perf_counter() - past.seconds
-    lines: list[dict[str, Any]] = list(past.lines)
+    lines: list[dict[str, Any]] = list(past)
     weights: list[Weights] = []  # only where there is no directory to hold them
     stop, ends = EarlyStop(patience or math.inf), rounds
     for line in lines:
@@ -196,14 +194,14 @@ def _record(
         callbacks.round(entry)  # before the checkpoint: what a callback has not seen comes again after a resume
         if directory is not None:
             if entry.result is not None and directory.due(source.finished):
-                directory.keep(source.finished, *source.checkpoint(), time.perf_counter() - start, source.durable)
+                directory.keep(source.finished, *source.checkpoint(), source.durable)
         elif entry.result is not None and "weights" in entry.result.info:
             matrix = entry.result.info["weights"].cpu().numpy()
             weights.append(Weights(entry.line["round"], entry.result.cohort.ids.numpy(), matrix))
         observe(entry.line)
     told = {"stopped": stop.facts(ends, rounds)} if ends < rounds else {}
     told |= source.spent()
-    summary = summarised({**names, "rounds": ends, **told}, lines, time.perf_counter() - start, device)
+    summary = summarised({**names, "rounds": ends, **told}, lines, device)
     trained = source.trained()
     if directory is None:
         return Recorded(summary, lines, weights, trained)

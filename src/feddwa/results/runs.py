@@ -25,7 +25,6 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,17 +48,6 @@ FEDERATION = "federation.json"  # there where the run was one over Flower
 PARTITION = "partition.json"
 METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by a record a round
 SUMS = "SHA256SUMS"
-
-
-@dataclass(frozen=True)
-class Past:
-    """What a run that is continued has behind it."""
-
-    lines: Sequence[dict[str, Any]] = ()  # of metrics.jsonl
-    seconds: float = 0.0
-
-
-NEW = Past()
 
 
 class RunDirectory:
@@ -106,21 +94,19 @@ class RunDirectory:
         every = self._config.checkpoint_every
         return bool(every) and (round % every == 0 or round == self._config.rounds)
 
-    def keep(
-        self, round: int, state: checkpoint.Tree, facts: Mapping[str, Any], seconds: float, durable: bool = False
-    ) -> None:
+    def keep(self, round: int, state: checkpoint.Tree, facts: Mapping[str, Any], durable: bool = False) -> None:
         """Keep the state after a round, facts about it, and where the files stand by now.
 
         durable: wait until it is on the disk.
         """
         files = {name: file.mark() for name, file in self._files.items()}
-        facts = {**self._facts, **facts, "files": files, "seconds": seconds}
+        facts = {**self._facts, **facts, "files": files}
         self._writer.save(round, state, facts, before=self._sync)
         if durable:
             self._writer.wait()
 
-    def rewind(self, found: checkpoint.Checkpoint | None) -> Past:
-        """Cut the files back to what they were when a checkpoint was made, and tell what is left in them.
+    def rewind(self, found: checkpoint.Checkpoint | None) -> list[dict[str, Any]]:
+        """Cut the files back to what they were when a checkpoint was made; returns the lines left in metrics.jsonl.
 
         A file whose bytes up to there are not those that were written is refused.
         """
@@ -130,7 +116,7 @@ class RunDirectory:
             self._files[name].check(mark)
         for name, mark in marks.items():
             self._files[name].cut(mark)
-        return Past(read_lines(self.path / METRICS), 0.0 if found is None else found.facts["seconds"])
+        return read_lines(self.path / METRICS)
 
     def finish(
         self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any], trained: TrainedModels

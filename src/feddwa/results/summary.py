@@ -98,7 +98,7 @@ def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None
     return found
 
 
-def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.device) -> dict[str, Any]:
+def summary(names: Line, lines: Sequence[Line], device: torch.device) -> dict[str, Any]:
     """What a run came to, for people; names: what stands before it."""
     rounds = [line for line in lines if "participants" in line]
     costs = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
@@ -112,9 +112,14 @@ def summary(names: Line, lines: Sequence[Line], seconds: float, device: torch.de
         **({"newcomers": lines[-1]["newcomers"]} if "newcomers" in lines[-1] else {}),
         "missing": summarise_missing(lines),
         **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
-        "seconds": round(seconds, 2),
+        "seconds": round(sum(map(seconds_of, rounds)), 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
+
+
+def seconds_of(line: Line) -> float:
+    """The time of a round, all phases together; set-up and writing do not count. Runs in lockstep share it."""
+    return float(sum(line["seconds"].values()))
 
 
 def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
