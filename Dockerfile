@@ -6,7 +6,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt hatch_build.py ./
 COPY src src
 COPY apps apps
-RUN pip install --no-cache-dir --constraint constraints.txt .
+RUN pip install --no-cache-dir --constraint constraints.txt . ./apps/reproduction
 WORKDIR /work
 ENTRYPOINT ["feddwa"]
 CMD ["compare", "--algorithms", "feddwa", "local", "fedavg"]

@@ -5,6 +5,9 @@ import dataclasses
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -43,17 +46,37 @@ def commands(text: str) -> list[str]:
 
 
 def quick(command: str) -> list[str] | None:
-    """The command as words that take a second or two: one round of it; None where it needs data that are not here."""
+    """The command as words that take seconds; None where it needs data that are not here, or has a test of its own."""
     words = shlex.split(command)[1:]
     foreign = "--dataset" in words and words[words.index("--dataset") + 1] != "digits"
-    if words[0] not in ("run", "compare", "partition", "list", "report", "figure", "resume") or foreign:
+    if foreign or words[0] == "watch" or words[:2] == ["reproduce", "docs"]:
         return None
-    if words[0] not in ("run", "compare"):
+    if words[0] == "federate":
+        return [*without(words, "--nodes", "--rounds"), "--nodes", "2", "--rounds", "1", "--clients", "4"]
+    if words[0] == "reproduce":
+        return [*words, "--dry-run"]
+    if words[0] not in ("run", "compare", "tune"):
         return words
-    if "--rounds" in words:
-        place = words.index("--rounds")
-        del words[place : place + 2]
-    return [*words, "--rounds", "1", *(() if "--clients" in words else ("--clients", "6"))]
+    words = [*without(words, "--rounds"), "--rounds", "1", *(() if "--clients" in words else ("--clients", "6"))]
+    if words[0] == "tune":  # two trials of two methods
+        words = [
+            *without(words, "--trials", "--jobs", "--algorithms"),
+            "--trials",
+            "2",
+            "--algorithms",
+            "fedavg",
+            "local",
+        ]
+    return words
+
+
+def without(words: list[str], *options: str) -> list[str]:
+    """The words without these options and their values."""
+    kept, dropped = [], False
+    for word in words:
+        dropped = word in options if word.startswith("--") else dropped
+        kept += [] if dropped else [word]
+    return kept
 
 
 def test_the_readmes_examples_run_and_hold_what_they_say(tmp_path, monkeypatch, capsys):
@@ -103,9 +126,20 @@ def folder(tmp_path_factory):
 def test_the_commands_of_all_other_pages_run(command, folder, monkeypatch, capsys):
     words = quick(command)
     if words is None:
-        pytest.skip("needs data or a federation; parsed in another test")
+        pytest.skip("needs data or has a test of its own")
     monkeypatch.chdir(folder)
     assert cli.main(words) == 0
+
+
+def test_what_serves_until_it_is_stopped_serves(folder):
+    """`feddwa watch runs`, of the README; what its pages do is in tests/report."""
+    command = [sys.executable, "-m", "feddwa", "watch", "runs"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as watch:
+        try:
+            page = urllib.request.urlopen(watch.stdout.readline().strip(), timeout=100).read()
+        finally:
+            watch.terminate()
+    assert b"<html" in page
 
 
 @pytest.mark.slow

@@ -17,23 +17,39 @@ import pytest
 import feddwa
 
 ROOT = Path(__file__).parents[1]
+APPS = ("feddwa", "reproduction")
 
 pytestmark = pytest.mark.slow
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDDWA_DATA")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd, env=kept)
+    done = ended(*command, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def ended(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDDWA_DATA")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd, env=kept)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-    (found,) = folder.glob("feddwa-*.whl")
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def build(project: Path, folder: Path) -> Path:
+    call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=project)
+    (found,) = folder.glob("*.whl")
     return found
+
+
+def install(programs: Path, wheel: Path) -> None:
+    python = programs / "python"
+    call(
+        sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel,
+        cwd=programs,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +57,7 @@ def installed(wheel, tmp_path_factory) -> Path:
     """The programs of an environment that holds the wheel alone, and sees the packages that it depends on."""
     folder = tmp_path_factory.mktemp("venv")
     call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
-    call(
-        sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-deps", "--no-index",
-        wheel, cwd=folder,
-    )  # fmt: skip
+    install(folder / "bin", wheel)
     places = {sysconfig.get_path("purelib"), *site.getsitepackages(), *(p for p in sys.path if "site-packages" in p)}
     ours = next(folder.glob("lib/python*/site-packages"))
     (ours / "dependencies.pth").write_text("\n".join(sorted(places)) + "\n")  # no .pth inside them is followed
@@ -52,9 +65,9 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_the_wheel_is_small_and_holds_neither_results_nor_data(wheel):
-    assert wheel.stat().st_size < 1.1e6  # a fifth of it is ECharts, which the report carries
+    assert wheel.stat().st_size < 1e6  # a fifth of it is ECharts, which the report carries
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"feddwa", "feddwa_reproduction"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"feddwa"}
     foreign = (".jsonl", ".npz", ".parquet", ".safetensors", ".csv", ".png", ".pyc")
     assert not [name for name in names if name.endswith(foreign) or "test" in Path(name).stem]
 
@@ -94,8 +107,11 @@ def test_the_version_is_the_same_everywhere():
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     changes = (ROOT / "CHANGELOG.md").read_text()
     released = re.search(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
-    app = tomllib.loads((ROOT / "apps/feddwa/pyproject.toml").read_text())["project"]
-    assert cited[1] == released[1] == app["version"] == feddwa.__version__
+    flower, tables = (tomllib.loads((ROOT / f"apps/{name}/pyproject.toml").read_text())["project"] for name in APPS)
+    assert cited[1] == released[1] == flower["version"] == tables["version"] == feddwa.__version__
+    assert tables["dependencies"] == [f"feddwa=={feddwa.__version__}"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["reproduce"] == [f"{tables['name']}=={feddwa.__version__}"]
     assert f"Version {feddwa.__version__.rpartition('.')[0]}" in (ROOT / "README.md").read_text()
 
 
@@ -119,7 +135,15 @@ def test_it_trains_outside_the_repository(installed, tmp_path):
     assert (folder / "report.html").stat().st_size > 100_000
 
 
-def test_outside_a_clone_reproduce_says_where_results_are(installed, tmp_path):
+def test_reproduce_is_an_extra_and_says_outside_a_clone_where_results_are(installed, tmp_path):
+    """The tables are a package of their own; without it one line says so, and the shells still complete names."""
+    lacking = ended(installed / "feddwa", "reproduce", "--list", cwd=tmp_path)
+    assert lacking.returncode == 2
+    assert lacking.stderr == (
+        "feddwa: reproduce: is not installed; pip install 'feddwa[reproduce]', or work in a clone\n"
+    )
+    assert "leaderboard" in call(installed / "feddwa", "completion", "bash", cwd=tmp_path)
+    install(installed, build(ROOT / "apps/reproduction", tmp_path / "dist"))
     shown = call(installed / "feddwa", "reproduce", "table1", "--dry-run", cwd=tmp_path)
     assert "--results DIR" in shown.splitlines()[0]
     assert "0 of 3 seeds done" in shown

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, get_type_hints
 
 from feddwa import __version__
@@ -22,14 +23,22 @@ class Command:
     """
 
     name: str
-    module: str  # of this package, or a whole path: an application that is installed with the package
+    module: str  # of this package, or a whole path: an application on top of it
     summary: str
     example: str
     more: tuple[str, ...] = ()  # examples for its own help
+    extra: str = ""  # that brings the application
+
+    @property
+    def installed(self) -> bool:
+        """Whether its module is there."""
+        return not self.extra or find_spec(self.module.partition(".")[0]) is not None
 
     @property
     def function(self) -> Callable[[Any], int]:
         """What it does: options -> exit status."""
+        if not self.installed:
+            raise InputError(f"{self.name}: is not installed; pip install 'feddwa[{self.extra}]', or work in a clone")
         home = import_module(self.module if "." in self.module else f"feddwa.cli.{self.module}")
         found: Callable[[Any], int] = getattr(home, f"{self.name}_command")
         return found
@@ -83,7 +92,11 @@ _COMMANDS = (
     Command("adapt", "adapt", "a model for a newcomer", "runs/DIR --data new-client.csv -o adapted"),
     Command("federate", "federate", "a federation of processes", "--algorithm feddwa --nodes 3 --rounds 3"),
     Command(
-        "reproduce", "feddwa_reproduction.command", "a table of the paper", "table1 --columns cifar10/pathological"
+        "reproduce",
+        "feddwa_reproduction.command",
+        "a table of the paper",
+        "table1 --columns cifar10/pathological",
+        extra="reproduce",
     ),
     Command("new", "new", "begin your own algorithm", "algorithm Ditto --out methods"),
     Command("completion", "completion", "the shell completes names", "bash"),

@@ -43,6 +43,8 @@ def _whole_parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="store_true", help="The version.")
     commands = root.add_subparsers()
     for name, command in COMMANDS.items():
+        if not command.installed:
+            continue
         actions = add_arguments(commands.add_parser(name, help=command.summary), command.options)
         choices = {argument.field: argument.choices for argument in arguments_of(command.options)}
         for field, action in actions.items():
