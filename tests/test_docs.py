@@ -128,7 +128,10 @@ def test_the_commands_of_all_other_pages_run(command, folder, monkeypatch, capsy
     if words is None:
         pytest.skip("needs data or has a test of its own")
     monkeypatch.chdir(folder)
-    assert cli.main(words) == 0
+    if words[0] == "federate":  # in a process: Flower's imports warn, and warnings are errors here
+        assert subprocess.run([sys.executable, "-m", "feddwa", *words], stdout=subprocess.DEVNULL).returncode == 0
+    else:
+        assert cli.main(words) == 0
 
 
 def test_what_serves_until_it_is_stopped_serves(folder):

@@ -71,7 +71,7 @@ def _result(methods: Sequence[Method]) -> str:
     measure = main.measure
     if len(methods) == 1:
         reached = (
-            f"{measure.text(main.last)}{' of test samples answered rightly' if measure.unit else ' on test samples'}"
+            f"{measure.text(main.last)}{' of test samples answered correctly' if measure.unit else ' on test samples'}"
         )
         return f"{main.title}: {reached}, mean over all clients{_in_seeds(main)}."
     rest = [other for other in methods if other is not main and other.sound]

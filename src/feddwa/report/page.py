@@ -146,8 +146,8 @@ def _class_table(name: str, methods: Sequence[Method]) -> str:
     rows = [[escape(class_name(c)), *(_known(own[c]) for own in values)] for c in range(len(values[0]))]
     return (
         f"<h3>{escape(name)}</h3>"
-        '<p class="note">Percent of a client\'s test samples of a class that its model answers rightly, after the last '
-        f"round: the mean over clients that have some.</p>{table(heads, rows)}"
+        '<p class="note">Percent of a client\'s test samples of a class that its model answers correctly, after the '
+        f"last round: the mean over clients that have some.</p>{table(heads, rows)}"
     )
 
 

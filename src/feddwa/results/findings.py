@@ -132,7 +132,7 @@ def guess(test_counts: np.ndarray) -> Guess:
 def _divergence(lines: Sequence[Line], test_counts: np.ndarray | None) -> str | None:
     """Whether finite models have become worse than they were at the start, in loss and accuracy.
 
-    The loss alone does not tell: models that overfit answer more and more rightly at a growing loss.
+    The loss alone does not tell: models that overfit answer more and more samples correctly at a growing loss.
     """
     first, last = lines[0]["loss_before"], lines[-1]["loss_before"]
     if first is None or last is None or last <= GROWTH * first:

@@ -60,7 +60,7 @@ class Measure:
 
 ACCURACY = Measure(
     "accuracy", " %", ".1f", ".2f", ".2f", 1, 0.05,
-    "the share of its own test samples that a client's model answers rightly, in percent",
+    "the share of its own test samples that a client's model answers correctly, in percent",
 )  # fmt: skip
 LOSS = Measure(
     "loss", "", ".4g", ".4g", ".2g", -1, 1e-6,

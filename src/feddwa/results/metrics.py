@@ -25,7 +25,7 @@ def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | Non
 
     "before" = the personalised models that the round starts from, "after" = after local training, where clients that
     take no part keep their model. "weighted" = by test samples (by tokens, where these are predicted), that is, the
-    share of all answered rightly; "participants_weighted" is what the paper's code logs. Losses are means over all
+    share of all answered correctly; "participants_weighted" is what the paper's code logs. Losses are means over all
     clients, too. Participants are the clients whose updates count; "missing" has the others, by reason. Attackers
     are not evaluated: accuracies and losses are of honest clients alone.
     "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
