@@ -139,7 +139,8 @@ class Record:
         """(N,) the true group of each client, where there are any."""
         if self.partition is not None:
             return self.partition.groups
-        return np.array(self.content["groups"]) if "groups" in self.content else None
+        groups = self.content.get("groups")
+        return None if groups is None else np.array(groups)
 
     @cached_property
     def findings(self) -> list[Finding]:
