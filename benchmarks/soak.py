@@ -7,6 +7,7 @@ equal. Memory, processes and files are watched throughout, and nothing may be le
 """
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -20,8 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+import httpx
 import torch
 from flower import processes
+from flwr.proto.run_pb2 import RunStatus
 from safetensors.torch import load_file
 from torch import Tensor
 from unreliable import Forwarder
@@ -98,7 +101,7 @@ class Soak:
         """Run all rounds, or as many as there are at the time `ends`."""
         self.submit()
         next_kill = self.every
-        while (status := self.federation.control.status(self.run)).status != "finished":
+        while (status := self.status()) is None or status.status != "finished":
             if time.monotonic() > ends:
                 return
             self.watch()
@@ -109,6 +112,12 @@ class Soak:
             time.sleep(POLL)
         if status.sub_status != "completed":
             raise RuntimeError("".join(self.federation.control.log(self.run)))
+
+    def status(self) -> RunStatus | None:
+        """That of the run; None where the SuperLink is too busy: its database is locked, and it answers 500."""
+        with contextlib.suppress(httpx.HTTPStatusError, httpx.TransportError):
+            return self.federation.control.status(self.run)
+        return None
 
     def kill(self) -> None:
         """Kill one to three nodes or, the second time and every third one from there, the SuperLink; at any moment."""
