@@ -200,6 +200,15 @@ def test_unequal_seeds_are_marked_everywhere(call):
     assert f"{np.mean(apart):+.2f}" in shown
 
 
+def test_a_failure_that_all_seeds_share_is_told_once_with_the_seeds(call):
+    feddwa.run(algorithm="fedavg", seeds=[0, 1], out="c/fedavg", lr=1e6, **TINY)
+    feddwa.run(algorithm="local", seeds=[0, 1], out="c/local", **TINY)
+    status, shown, _ = call("leaderboard", "c")
+    assert status == 0
+    assert shown.count("nothing was trained") == 1
+    assert "FedAvg, seeds 0, 1: nothing was trained" in " ".join(shown.split())
+
+
 def test_validation_has_a_table_of_its_own_and_nothing_wraps(capsys):
     from feddwa.report.tables import show_seeds
     from feddwa.report.terminal import make_console

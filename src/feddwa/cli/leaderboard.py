@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from feddwa.results.compare import Place
+    from feddwa.results.findings import Finding
     from feddwa.results.measure import Measure
     from feddwa.results.methods import Method
     from feddwa.results.record import Record
@@ -61,9 +62,9 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
 
     every = by_method(records)
     for method in every:
-        for run in method.runs:
-            if not run.sound:
-                show_finding(console, run.findings[0], method.name)
+        for finding, seeds in _failures(method).items():
+            of = f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if len(method.runs) > 1 else ""
+            show_finding(console, finding, method.name + of)
     methods = [method for method in every if method.sound]
     if not methods:
         return False
@@ -85,6 +86,15 @@ def _show(console: "Console", setting: str, records: "Sequence[Record]") -> bool
         table.add_row(*row)
     console.print(table)
     return True
+
+
+def _failures(method: "Method") -> "dict[Finding, list[int]]":
+    """What keeps runs of a method out of the table, with the seeds of the runs that have it in common."""
+    found: dict[Finding, list[int]] = {}
+    for run in method.runs:
+        if not run.sound:
+            found.setdefault(run.findings[0], []).append(run.seed)
+    return found
 
 
 def _caption(runs: int, measure: "Measure", several: bool) -> str:
