@@ -66,7 +66,7 @@ def measure(config: RunConfig) -> np.ndarray:
     federation = Federation(FedDWAPlus(), engine(stay, halves=True))
     for _ in range(config.rounds or 0):
         federation.step()
-    used, statistics = federation.personal(federation.everybody())
+    used, statistics = federation.personal(federation.all_clients())
     members = add_prior(used, federation.memory, -1)
     mean = {name: value.mean(0, keepdim=True) for name, value in members.items()}
     buffers = repeat(

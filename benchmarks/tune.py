@@ -24,13 +24,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from feddwa.build import settled
+from feddwa.build import completed
 from feddwa.config import RunConfig
 from feddwa.data.dataset import Dataset
 from feddwa.data.partition import Partition
 from feddwa.data.task import Task
 from feddwa.engine import Engine
-from feddwa.engine.fast.joint import Joint
+from feddwa.engine.fast.joint import JointCall
 from feddwa.engine.fast.requests import Scoring, Training
 from feddwa.tune import trials
 from feddwa.tune.space import applied, space_of
@@ -67,7 +67,7 @@ def watched(seconds: dict[str, float], device: torch.device):
     """Note how long each of PARTS takes; what is called within another part counts for the inner one."""
     inner = [0.0]  # seconds of parts that have ended within the one that goes on
     places = [
-        ("training", Engine, "advance"), ("scoring", Engine, "score"), ("server", Joint, "serve"),
+        ("training", Engine, "advance"), ("scoring", Engine, "score"), ("server", JointCall, "serve"),
         ("stacking", Training, "serve"), ("stacking", Scoring, "serve"), ("setup", trials, "make_federation"),
     ]  # fmt: skip
 
@@ -118,7 +118,7 @@ def measure(case: str, method: str, args: argparse.Namespace) -> dict[str, objec
         algorithm=method, dataset=dataset, partition="iid", clients=clients, rounds=rounds, dtype=args.dtype,
         device=args.device, validation=SHARE,
     )  # fmt: skip
-    config = settled(config.resolved(), task.dataset)
+    config = completed(config.resolved(), task.dataset)
     configs = trial_configs(config, args.trials)
     cold, _ = timed(configs, task, rounds)
     cold_alone, _ = timed(configs[:1], task, rounds)

@@ -62,12 +62,12 @@ def row(name: str) -> str:
         return ""
     dry = DryRun(
         algorithm, federation.server_side.batchnorm, federation.engine, federation.server, federation.memory,
-        federation.everybody(),
+        federation.all_clients(),
     )  # fmt: skip
     sent = [f"{part} ({sum(value[0].numel() for value in rows.values())})" for part, rows in dry.upload.items() if rows]
     counts = ["label counts"] if algorithm.discloses_labels else []
     federation.step()
-    download = federation.server_side.download(federation.server, federation.everybody())
+    download = federation.server_side.download(federation.server, federation.all_clients())
     parts = [value for _, value in tensors(download)]
     alike = all(bool((value == value[:1]).all()) for value in parts)
     seen = "nothing" if not parts else "the same for all" if alike else "its own: a mixture or several models"

@@ -396,7 +396,7 @@ class Ambiguous(nn.Module):
     ("words", "told"),
     [
         (["--adapter", "ia3"], "--adapter: got 'ia3', must be one of lora"),
-        (["--adapter-arg", "rank=2"], "--adapter-arg: is about an adapter; give --adapter lora, or leave it out"),
+        (["--adapter-arg", "rank=2"], "--adapter-arg: needs an adapter; give --adapter lora, or leave it out"),
         ([*ADAPT[:2], "--adapter-arg", "rank=0"], "--adapter-arg rank: got 0, must be at least 1"),
         ([*ADAPT[:2], "--adapter-arg", "rank=65"], "--adapter-arg rank: got 65, must be at most 64: no target has"),
         ([*ADAPT[:2], "--adapter-arg", "rank=x"], "--adapter-arg rank: got 'x', must be a whole number"),

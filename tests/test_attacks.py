@@ -443,14 +443,14 @@ def test_a_backdoor_is_in_some_training_images_of_attackers_and_in_a_split_of_it
         ({"param": ("target=10",)}, "--param target: got 10, must be below 10"),
         ({"param": ("size=9",)}, "--param size: got 9, must be at most 8"),
         ({"param": ("backdoor.share=0",)}, "--param share: got 0.0, must be above 0"),
-        ({"loss": "mse", "model": "mlp"}, "--attack backdoor: is about class labels"),
+        ({"loss": "mse", "model": "mlp"}, "--attack backdoor: needs one class label per sample"),
     ],
 )
 def test_a_backdoor_that_does_not_fit_the_data_is_one_line(options, message):
     with pytest.raises(InputError, match=message):
         feddwa.run(attack="backdoor=0.2", clients=6, rounds=1, out=False, **options)
     series = [(np.zeros((20, 3), dtype=np.float32), np.arange(20) % 2) for _ in range(4)]
-    with pytest.raises(InputError, match="--attack backdoor: puts a square on images"):
+    with pytest.raises(InputError, match="--attack backdoor: needs images"):
         feddwa.run(dataset=series, attack="backdoor=0.25", rounds=1, out=False)
 
 

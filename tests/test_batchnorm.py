@@ -34,7 +34,7 @@ def test_every_algorithm_runs_under_every_policy_on_both_backends(name, policy):
         run = federation(ALGORITHMS[name](), policy, sizes=(13, 20, 3, 10), participation=0.75, **options)
         for _ in range(3):
             run.step()
-        results.append(run.personal(run.everybody()))
+        results.append(run.personal(run.all_clients()))
     for one, other in zip(*results, strict=True):
         for key, value in one.items():
             assert value.isfinite().all()
@@ -52,7 +52,7 @@ def test_without_batchnorm_the_policy_changes_nothing(policy):
 def test_local_statistics_stay_while_scale_and_shift_are_averaged():
     run = federation(FedAvg(), "local")
     run.step()
-    model, buffers = run.personal(run.everybody())
+    model, buffers = run.personal(run.all_clients())
     assert (model[SCALE] == model[SCALE][0]).all()
     assert not torch.allclose(buffers[MEAN], buffers[MEAN][0].expand(N, -1), atol=1e-3)
 
@@ -62,7 +62,7 @@ def test_mean_sends_the_same_average_to_everybody():
     plain, counted = local.step(), mean.step()
     own = local.memory["buffers"][MEAN]  # after one round from the same start: what the clients of both runs measured
     expected = (torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)) @ own
-    buffers = mean.personal(mean.everybody())[1]
+    buffers = mean.personal(mean.all_clients())[1]
     assert torch.allclose(buffers[MEAN], expected.expand(N, -1))
     assert counted.costs.bytes_up - plain.costs.bytes_up == 8 * 12  # mean and variance of 6 channels, float64
     assert counted.costs.bytes_down - plain.costs.bytes_down == 8 * 12
@@ -75,7 +75,7 @@ def test_all_local_keeps_scale_and_shift_at_home():
     result = run.step()
     assert result.costs.bytes_up == result.costs.bytes_down == size
     assert SCALE not in run.server["model"]
-    personal = run.personal(run.everybody())[0]
+    personal = run.personal(run.all_clients())[0]
     assert (personal["0.weight"] == personal["0.weight"][0]).all()
     assert not torch.allclose(personal[SCALE], personal[SCALE][0].expand(N, -1), atol=1e-4)
 
@@ -86,7 +86,7 @@ def test_local_training_is_the_same_under_every_policy(policy):
     for run in (expected, found):
         run.step()
         run.step()
-    one, other = expected.personal(expected.everybody()), found.personal(found.everybody())
+    one, other = expected.personal(expected.all_clients()), found.personal(found.all_clients())
     assert all(torch.equal(a[key], b[key]) for a, b in zip(one, other, strict=True) for key in a)
 
 
@@ -95,7 +95,7 @@ def test_feddwa_alone_with_itself_is_local_under_all_local():
     for run in (dwa, local):
         run.step()
         run.step()
-    one, other = dwa.personal(dwa.everybody())[0], local.personal(local.everybody())[0]
+    one, other = dwa.personal(dwa.all_clients())[0], local.personal(local.all_clients())[0]
     assert all(torch.allclose(one[name], other[name], rtol=1e-12) for name in one)
 
 
@@ -118,7 +118,7 @@ def test_fedbn_is_fedavg_under_all_local_bit_for_bit(policy):
         one, other = expected.step(), found.step()
         assert (one.costs.bytes_up, one.costs.bytes_down) == (other.costs.bytes_up, other.costs.bytes_down)
         assert torch.equal(one.after.loss, other.after.loss)
-    for left, right in zip(expected.personal(expected.everybody()), found.personal(found.everybody()), strict=True):
+    for left, right in zip(expected.personal(expected.all_clients()), found.personal(found.all_clients()), strict=True):
         assert all(torch.equal(value, right[name]) for name, value in left.items())
 
 

@@ -241,7 +241,7 @@ def test_every_method(name):
 def test_later_rounds_cost_nothing():
     run = federation(FedDWA())
     assert isinstance(run.client_side._checked(1, M), Checked)
-    assert isinstance(run.server_side._checked(run.everybody()), Checked)
+    assert isinstance(run.server_side._checked(run.all_clients()), Checked)
     run.step()
     assert run.client_side._checked(2, M) is run.algorithm
-    assert run.server_side._checked(run.everybody()) is run.algorithm
+    assert run.server_side._checked(run.all_clients()) is run.algorithm

@@ -302,9 +302,9 @@ def test_one_loud_attacker_ruins_means_and_no_robust_ones(algorithm):
 
     def moved(*names: str) -> float:
         run = plain_federation(algorithm, plain_net, attacks=((Scaled(90.0), 0.13),), defences=chain(*names))
-        start = run.personal(run.everybody())[0]
+        start = run.personal(run.all_clients())[0]
         run.step()
-        apart = difference(run.personal(run.everybody())[0], start)
+        apart = difference(run.personal(run.all_clients())[0], start)
         return float(norms(apart)[run.honest].max())
 
     bound = 1 if algorithm.title != "Ditto" else 1e9  # whose evaluated models are pulled towards w only one round later
@@ -333,12 +333,12 @@ def test_every_algorithm_lives_with_every_defence(algorithm, defence):
 def test_who_takes_no_mean_is_told_so(name):
     """Their server passes models on, and clients mix: what can be done is done to the updates."""
     federation(ALGORITHMS[name](), "clip").step()
-    with pytest.raises(InputError, match=r"--defence: .* takes none; take clip, which acts"):
+    with pytest.raises(InputError, match=r"--defence: .* has none; take clip, which acts"):
         federation(ALGORITHMS[name](), "median").step()
 
 
 def test_negative_weights_are_told_so():
-    with pytest.raises(InputError, match="--defence: takes the place of means, and this method's weights are negative"):
+    with pytest.raises(InputError, match="--defence: replaces means, and this method's weights are negative"):
         federation(FedAMP(sigma=1.0), "median").step()
 
 

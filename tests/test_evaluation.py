@@ -201,7 +201,7 @@ def test_a_global_model_is_everybodys(algorithm):
     federation = make_federation(config, make_engine(config, load_task(config)))
     federation.step()
     federation.step()
-    models, _ = federation.personal(federation.everybody())
+    models, _ = federation.personal(federation.all_clients())
     assert all(torch.equal(value, value[:1].expand_as(value)) for value in models.values())
 
 

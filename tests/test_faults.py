@@ -204,7 +204,7 @@ def test_a_model_of_nan_answers_nothing_rightly():
         **run.memory,
         "model": map_state(lambda v: torch.full_like(v, torch.nan), {"m": run.memory["model"]})["m"],
     }
-    run._evaluate(run.everybody().ids)
+    run._evaluate(run.all_clients().ids)
     scores = run.scores
     assert scores.accuracy.tolist() == [0.0] * N
     assert scores.loss.isnan().all()

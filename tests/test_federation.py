@@ -22,7 +22,7 @@ def federation(algorithm, network=plain_net, dtype=torch.float64, seed=0, epochs
 
 def after(federation: Federation, rounds: int):
     results = [federation.step() for _ in range(rounds)]
-    models, buffers = federation.personal(federation.everybody())
+    models, buffers = federation.personal(federation.all_clients())
     return {"model": models, "buffers": buffers}, results
 
 
@@ -74,7 +74,7 @@ def test_one_partner_is_local_training(network):
 
 def test_a_round_of_feddwa_is_the_papers():
     run = federation(FedDWA(top_k=4))
-    algorithm, cohort = run.algorithm, run.everybody()
+    algorithm, cohort = run.algorithm, run.all_clients()
     download = algorithm.download(run.server, cohort)
     trainer = Trainer(run.engine, cohort.ids, 1)
     local, memory = trainer.sgd(download["model"], run.memory)

@@ -13,7 +13,7 @@ import torch
 from feddwa.config import RunConfig
 from feddwa.doctor import configuration
 from feddwa.forecast import Forecast
-from feddwa.room import GIB
+from feddwa.row_location import GIB
 
 ROOT = Path(__file__).parents[1]
 WIDE = ["--clients", "60", "--model-arg", "hidden=8000", "--batch-size", "20", "--rounds", "5", "--lr", "0.01"]
@@ -83,7 +83,7 @@ def test_what_is_lacking_is_named_with_what_takes_less():
 
 
 def test_what_has_no_room_at_all_is_an_error_of_the_doctor(monkeypatch):
-    monkeypatch.setattr("feddwa.room.host_bytes", lambda: 1)
+    monkeypatch.setattr("feddwa.row_location.host_bytes", lambda: 1)
     found = list(configuration(RunConfig(clients=4, rounds=2, state="host")))
     (error,) = (each.text for each in found if each.level == "error")
     assert error.startswith("--state host: ")

@@ -57,7 +57,7 @@ def test_frozen_parameters_stay_with_every_algorithm_on_both_backends(name):
             run.step()
         seen = {key.partition("/")[2] for key, _ in (*tensors(run.server), *tensors(run.memory))}
         assert not seen & start.keys()  # neither in the server's state nor in a client's memory
-        model, _ = run.personal(run.everybody())
+        model, _ = run.personal(run.all_clients())
         assert list(model) == [key for key, _ in run.engine.module.named_parameters()]
         for key, value in start.items():
             assert torch.equal(model[key], value.expand(len(SIZES), *value.shape)), key
@@ -73,7 +73,7 @@ def test_frozen_parameters_stay_with_every_algorithm_on_both_backends(name):
 def test_every_policy_for_batchnorm_leaves_frozen_scales_alone(policy):
     run = federation(FedDWA(), half_frozen, small_data(SIZES), batchnorm=policy)
     costs = run.step().costs
-    model, _ = run.personal(run.everybody())
+    model, _ = run.personal(run.all_clients())
     assert (model["3.weight"] == 1).all()
     size = 8 * sum(value.numel() for value in trainable(run.engine.module).values())
     more = {"local": 0, "mean": 8 * 12, "all-local": -8 * 6}[policy]  # statistics of 6 channels; the shift of 6

@@ -231,7 +231,7 @@ def test_a_metric_that_is_not_defined_for_a_client_is_null_there():
 
 def test_classes_are_needed_for_accuracy_per_class():
     numbers = [(x, y.astype(np.float32) + 0.5) for x, y in clients()]
-    with pytest.raises(feddwa.InputError, match=r"^--metric per-class: needs data whose samples are of one class each"):
+    with pytest.raises(feddwa.InputError, match=r"^--metric per-class: needs data with one class per sample"):
         feddwa.run(dataset=numbers, model="linear", metrics=["per-class"], out="run", **SMALL)
     assert not Path("run").exists()
 

@@ -205,11 +205,11 @@ def notebook_class():
         ({"model": lambda: nn.Linear(4, 2)}, r"model: .*<lambda> must be a class or a function at the top level"),
         ({"model": notebook_class()}, r"model: Cell must be a class or a function at the top level of a module or scr"),
         ({"model": Net(), "loss": lambda o, t: o.sum()}, r"loss: .*<lambda> must be a class"),
-        ({"model": nn.Linear(4, 2)}, r"model: a run directory cannot make this Linear again, whose class needs the "
+        ({"model": nn.Linear(4, 2)}, r"model: a run directory cannot rebuild this Linear, whose class needs the "
          r"argument in_features.*; give a function .*\(model=make_net\), or out=False"),
-        ({"model": nn.Sequential(nn.Linear(4, 2))}, r"model: a run directory cannot make this Sequential again, whose "
-         r"class takes the layers themselves; give a function .*\(model=make_net\), or out=False"),
-        ({"model": 3}, "model: got 'int', must be a name, an nn.Module, or what makes one"),
+        ({"model": nn.Sequential(nn.Linear(4, 2))}, r"model: a run directory cannot rebuild this Sequential, whose "
+         r"class takes layers as arguments; give a function .*\(model=make_net\), or out=False"),
+        ({"model": 3}, "model: got 'int', must be a name, an nn.Module, or a function that makes one"),
         ({"model": Net(hidden=3)}, r"--model .*Net@.*: the parameters do not fit what Net makes: .*--model-arg"),
         ({"metrics": {"m": lambda o, t: 1}}, r"metric: .*<lambda> must be .*; or take out=False, which writes nothing"),
         ({"dataset": 3}, "dataset: got 'int', must be a name, a path, a function or the data of clients"),

@@ -136,7 +136,7 @@ def test_the_mean_is_of_clipped_updates_and_has_the_planned_noise(sampling, fact
 def test_local_noise_is_the_clients_own_and_other_in_every_round():
     made = federation(FedAvg(), LOCAL)
     mechanism, (upload, download) = made.server_side.mechanism, ({"model": {"w": torch.zeros(4, 30_000)}},) * 2
-    cohort = made.everybody()
+    cohort = made.all_clients()
     sent = mechanism.sent(cohort, download, upload, ())["model"]["w"]
     normal_test(sent, 2 * mechanism.multiplier * 1.0)
     assert sent.dtype == torch.float32  # of the models, whatever the noise is drawn in

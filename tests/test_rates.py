@@ -9,7 +9,7 @@ import pytest
 
 import feddwa
 from feddwa import cli, rates
-from feddwa.build import load_task, settled
+from feddwa.build import completed, load_task
 from feddwa.config import RunConfig
 from feddwa.config_file import from_toml
 from feddwa.errors import InputError
@@ -32,7 +32,7 @@ def own(tmp_path_factory):
 def searched(own, **options):
     config = RunConfig(dataset=str(own), lr="auto", **options).resolved()
     task = load_task(config)
-    return rates.search(settled(config, task.dataset), task), task
+    return rates.search(completed(config, task.dataset), task), task
 
 
 def test_the_rate_with_the_lowest_held_out_loss_is_taken_and_the_seed_decides_all(own):

@@ -95,7 +95,7 @@ def test_the_samples_are_in_memory_once():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seeds", "0", "1", "--seed", "0"), "--seeds stands in the place of seed; give one of them"),
+        (("--seeds", "0", "1", "--seed", "0"), "--seeds replaces seed; give one of them"),
         (("--seeds", "0", "1", "0"), "--seeds: got 0, must be given once"),
         (("--seeds",), "--seeds: got 'none', must be one seed or more"),
         (("--seeds", "-1"), "--seeds: got -1, must be from 0"),
@@ -115,7 +115,7 @@ def test_bad_seeds_are_one_line(call, command, arguments, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seeds": [0, 1], "seed": 1}, "seeds stands in the place of seed"),
+        ({"seeds": [0, 1], "seed": 1}, "seeds replaces seed"),
         ({"seeds": []}, "--seeds: got 'none', must be one seed or more"),
         ({"seeds": [1, 1]}, "--seeds: got 1, must be given once"),
         ({"seeds": 3}, "--seeds: got 3, must be a list of whole numbers"),
@@ -131,7 +131,7 @@ def test_bad_seeds_in_python(options, message):
 def test_a_file_has_one_of_both_and_the_command_line_prevails(call):
     Path("both.toml").write_text("seed = 1\nseeds = [0, 1]\n")
     status, _, err = call("run", "--config", "both.toml")
-    assert (status, "both.toml: seeds stands in the place of seed" in err) == (2, True)
+    assert (status, "both.toml: seeds replaces seed" in err) == (2, True)
     assert call("run", *QUICK, "--seeds", "0", "1", "--quiet", "--out", "first")[0] == 0
     assert tomllib.loads(Path("first/seeds.toml").read_text())["seeds"] == [0, 1]
     assert "seed" not in tomllib.loads(Path("first/seeds.toml").read_text())

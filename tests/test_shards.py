@@ -66,7 +66,7 @@ def rounds(options: dict, ranks=None):
     with divided(ranks):
         federation = federation_of(config, task, engine)
     told = [federation.step() for _ in range(config.rounds)]
-    models, buffers = federation.personal(federation.everybody())
+    models, buffers = federation.personal(federation.all_clients())
     return {"state": federation.state(), "models": {"models": models, "buffers": buffers}}, told
 
 

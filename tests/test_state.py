@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import feddwa
-from feddwa import checkpoint, room
+from feddwa import checkpoint, row_location
 from feddwa.build import load_task, make_engine, make_federation
 from feddwa.engine.rows import difference, only, put, take, tensors
 from feddwa.engine.stored import RowStore
 from feddwa.errors import InputError
-from feddwa.state import State
+from feddwa.state import Placement
 from tests.conftest import ANYWHERE
 from tests.test_resume import Stop, same, stop_after, timeless
 
@@ -34,11 +34,11 @@ def rounds(state: str, **options):
     task = load_task(config)
     federation = make_federation(config, make_engine(config, task))
     told = [federation.step() for _ in range(config.rounds)]
-    models, buffers = federation.personal(federation.everybody())
+    models, buffers = federation.personal(federation.all_clients())
     parts = {"server": federation.server, "memory": federation.memory, "end": {"model": models, "buffers": buffers}}
     found = {f"{side}/{name}": value for side, own in parts.items() for name, value in tensors(own)}
     found |= {f"{i}/{name}": v for i, each in enumerate(told) for name, v in each.before.named().items()}
-    return found, federation.where.stores
+    return found, federation.placement.stores
 
 
 def assert_same(**options):
@@ -118,12 +118,12 @@ def test_what_is_put_is_seen_and_changes_nothing_that_is_there(in_memory):
 
 
 def test_a_state_that_exchanges_its_parts_is_read_before_it_is_written():
-    state = State("disk")
+    state = Placement("disk")
     parts = {part: {name: v.expand(5, *v.shape) for name, v in FEW.items()} for part in ("one", "two")}
-    parts = state.placed("server", parts, 5)
-    parts = state.settled("server", {**parts, "two": put(parts["two"], torch.tensor([2]), stack(9))})
+    parts = state.place("server", parts, 5)
+    parts = state.written_back("server", {**parts, "two": put(parts["two"], torch.tensor([2]), stack(9))})
     changed = put(parts["one"], torch.tensor([0]), take(parts["two"], torch.tensor([2])))
-    parts = state.settled("server", {"one": parts["two"], "two": changed})
+    parts = state.written_back("server", {"one": parts["two"], "two": changed})
     assert equal(dict(parts["one"]), stack(0, 0, 9, 0, 0))
     assert equal(dict(parts["two"]), stack(9, 0, 0, 0, 0))
 
@@ -168,22 +168,22 @@ GIB = 1 << 30
     [(1, "device"), (2.6, "host"), (4.1, "disk")],  # of 10 GiB of the device and 8 of the host
 )
 def test_auto_takes_what_has_room_and_says_so(needed, found, monkeypatch, caplog):
-    monkeypatch.setattr(room, "free_bytes", lambda device: 10 * GIB)
-    monkeypatch.setattr(room, "host_bytes", lambda: 8 * GIB)
-    monkeypatch.setattr(room, "disk_bytes", lambda folder: 100 * GIB)
+    monkeypatch.setattr(row_location, "free_bytes", lambda device: 10 * GIB)
+    monkeypatch.setattr(row_location, "host_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(row_location, "disk_bytes", lambda folder: 100 * GIB)
     bytes_ = int(needed * GIB)
-    assert room.chosen("auto", bytes_, torch.device("cuda"), None, 2 * bytes_) == found
+    assert row_location.choose_location("auto", bytes_, torch.device("cuda"), None, 2 * bytes_) == found
     told = f"--state auto: {found}, because all clients' models and memories take {needed:.2g} GiB"
     assert (told in caplog.text) == (found != "device")
 
 
 def test_what_has_no_room_is_refused_before_any_work(monkeypatch):
-    monkeypatch.setattr(room, "host_bytes", lambda: 1000)
+    monkeypatch.setattr(row_location, "host_bytes", lambda: 1000)
     message = "--state device: .* and there is room for 4.7e-07 GiB; take --state disk"
     with pytest.raises(InputError, match=message):
         feddwa.run(out="run", **SMALL, state="device")
     assert not Path("run").exists()
-    monkeypatch.setattr(room, "disk_bytes", lambda folder: 1000)
+    monkeypatch.setattr(row_location, "disk_bytes", lambda folder: 1000)
     for state, field in (("disk", "--state disk"), ("auto", "--clients")):
         with pytest.raises(InputError, match=f"{field}: all clients' models .*; take fewer"):
             feddwa.run(out="run", **SMALL, state=state)

@@ -23,7 +23,7 @@ LAYERS = (
     {"engine"},
     {"ledger", "mixing", "sketch", "updates", "batchnorm"},  # pure functions of messages and stacks
     {"algorithms", "attacks", "defences", "faults", "privacy"},
-    {"contract", "sides", "shards", "room", "state", "federation", "personal"},  # the round
+    {"contract", "sides", "shards", "row_location", "state", "federation", "personal"},  # the round
     {
         "recipe",
         "config",

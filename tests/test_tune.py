@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from feddwa.algorithms import ALGORITHMS
-from feddwa.build import load_task, make_engine, settled
+from feddwa.build import completed, load_task, make_engine
 from feddwa.cli import main
 from feddwa.config import RunConfig
 from feddwa.data.federated import HELD_OUT
@@ -33,7 +33,7 @@ def small(**options):
     options = {"dataset": "digits", "clients": 4, "rounds": 2, "seed": 1000, "validation": 0.3, **options}
     config = RunConfig(**options).resolved()
     task = load_task(config)
-    return settled(config, task.dataset), task
+    return completed(config, task.dataset), task
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -173,7 +173,7 @@ def test_halving_keeps_a_third():
     assert sum(each.gradients for each in found) == pytest.approx(whole.gradients * (4 * 1 + 2 * 3 + 9) / 9)
     last = found.index(whole)
     worst = min((place for place in range(7) if place != last), key=lambda place: found[place].curve[1])
-    again = trials.train(configs, task, trials.rungs_of("halving", 9), sure=[worst])
+    again = trials.train(configs, task, trials.rungs_of("halving", 9), protected=[worst])
     assert sorted(len(each.curve) for each in again) == [1, 1, 1, 1, 2, 3, 3]
     assert again[worst].curve.keys() == {1, 3, 9}
     assert not again[worst].stopped

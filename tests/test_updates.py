@@ -20,27 +20,27 @@ def messages(lengths, model):
     return {"model": split(end)}, {"model": split(start)}
 
 
-def outsized(lengths, model=1.0):
+def oversized(lengths, model=1.0):
     upload, download = messages(lengths, model)
-    return updates.outsized(upload, download, (), len(lengths)).tolist()
+    return updates.oversized(upload, download, (), len(lengths)).tolist()
 
 
 @pytest.mark.parametrize("cohort", [2, 3, 4, 5, 6, 20])
 def test_huge_updates_are_found_while_fewer_than_half_send_them(cohort):
     hostile = (cohort - 1) // 2
-    assert outsized([0.5] * (cohort - hostile) + [1e11] * hostile) == [False] * (cohort - hostile) + [True] * hostile
+    assert oversized([0.5] * (cohort - hostile) + [1e11] * hostile) == [False] * (cohort - hostile) + [True] * hostile
 
 
 def test_the_shorter_half_of_two_decides():
-    assert outsized([0.5, 1e11]) == [False, True]
-    assert outsized([1e11]) == [False]  # there is nobody to compare it with
+    assert oversized([0.5, 1e11]) == [False, True]
+    assert oversized([1e11]) == [False]  # there is nobody to compare it with
 
 
 def test_nothing_shorter_than_the_model_is_refused():
     """An honest client of a small federation: 108 times the median, 0.7 of its model's length."""
-    assert outsized([0.0064, 0.0065, 0.0065, 0.0066, 0.7]) == [False] * 5
-    assert outsized([0.0, 0.0, 0.0, 0.99]) == [False] * 4
-    assert outsized([0.0064, 0.0065, 0.0065, 0.0066, 1.1]) == [False] * 4 + [True]
+    assert oversized([0.0064, 0.0065, 0.0065, 0.0066, 0.7]) == [False] * 5
+    assert oversized([0.0, 0.0, 0.0, 0.99]) == [False] * 4
+    assert oversized([0.0064, 0.0065, 0.0065, 0.0066, 1.1]) == [False] * 4 + [True]
 
 
 @settings(max_examples=100, deadline=None)
@@ -51,19 +51,19 @@ def test_the_rule_is_that_of_its_words(lengths, model):
     true = np.linalg.norm(flat(upload["model"]) - flat(download["model"]), axis=1)
     limit = np.maximum(np.linalg.norm(flat(download["model"]), axis=1), 100 * np.sort(true)[(len(true) - 1) // 2])
     clear = np.abs(true - limit) > 1e-6 * limit
-    found = updates.outsized(upload, download, (), len(lengths)).numpy()
+    found = updates.oversized(upload, download, (), len(lengths)).numpy()
     assert (found == (true > limit))[clear].all()
 
 
 def test_other_numbers_may_differ_by_more():
     """Counts depend on how much data a client has, and begin nowhere."""
     counts = {"counts": {"n": torch.tensor([[0.0], [0.0], [900.0], [3.0]])}}
-    assert not updates.outsized(counts, {}, (), 4).any()
+    assert not updates.oversized(counts, {}, (), 4).any()
     counts["counts"]["n"][2] = 1e11
-    assert updates.outsized(counts, {}, (), 4).tolist() == [False, False, True, False]
-    assert not updates.outsized({}, {}, (), 4).any()
-    assert updates.outsized({"counts": {"n": torch.zeros(0, 3)}}, {}, (), 0).shape == (0,)
-    assert not updates.outsized({"who": {"n": torch.arange(4)[:, None] * 10**12}}, {}, (), 4).any()
+    assert updates.oversized(counts, {}, (), 4).tolist() == [False, False, True, False]
+    assert not updates.oversized({}, {}, (), 4).any()
+    assert updates.oversized({"counts": {"n": torch.zeros(0, 3)}}, {}, (), 0).shape == (0,)
+    assert not updates.oversized({"who": {"n": torch.arange(4)[:, None] * 10**12}}, {}, (), 4).any()
 
 
 def test_the_simulator_refuses_the_same(tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def test_both_backends_score_held_out_samples_alike_and_by_hand():
         for left, right in zip((one.before, one.after), (other.before, other.after), strict=True):
             for name, values in left.named().items():
                 torch.testing.assert_close(values, right.named()[name], rtol=0, atol=1e-9)
-    model, _ = federation.personal(federation.everybody())
+    model, _ = federation.personal(federation.all_clients())
     by_hand = []
     for client, rows in enumerate(engine.data.rows(HELD_OUT)):
         x, y = engine.data.batch(torch.from_numpy(rows), torch.float64)

@@ -1,6 +1,6 @@
 """feddwa: personalised federated learning with dynamic weight adjustment, and the methods it is compared with.
 
-The names below are imported when they are first used, so that `feddwa --version` does not wait for torch.
+The names below are imported on first use, so that `feddwa --version` does not load torch.
 """
 
 import os

@@ -6,8 +6,8 @@
 
 The policy edits messages between the client side and the server side, so one switch serves every algorithm. Under
 "all-local" the server never sees scale and shift: they count neither in distances nor in bytes, and a client inserts
-its own into every model that it receives. A method whose clients keep a model beside the one that they send, or
-layers of their own, names the policies that make sense for it (`Algorithm.policies`); the others are refused.
+its own into every model that it receives. A method whose clients keep a second model or their own layers names the
+policies that it supports (`Algorithm.policies`); the others are refused.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ KEPT, STATISTICS = "batchnorm", "batchnorm-statistics"  # parts of memory and me
 
 
 def batchnorm_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of the trainable scales and shifts of BatchNorm layers, which are found by their type."""
+    """The names of the trainable scales and shifts of BatchNorm layers, which are found by type."""
     return tuple(f"{name}.{key}" for name, layer in batchnorm_layers(module) for key in trainable(layer))
 
 
@@ -36,12 +36,12 @@ def batchnorm_layers(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
 
 @dataclass(frozen=True)
 class BatchNormPolicy:
-    """The policy of one federation. A method is the identity where policy or network leave it nothing to do."""
+    """The policy of one federation. Methods are the identity if policy and network require no change."""
 
     private: tuple[str, ...]  # scale and shift, under "all-local"
     shared: tuple[str, ...]  # running mean and variance, under "mean"
     parameters: tuple[str, ...]  # all trainable parameters of the network
-    updates: tuple[str, ...]  # parts that are differences of models, into which no parameter is inserted
+    updates: tuple[str, ...]  # parts that are differences of models; no parameter is inserted into them
 
     @classmethod
     def of(cls, policy: str, module: nn.Module, updates: tuple[str, ...]) -> "BatchNormPolicy":
@@ -73,14 +73,14 @@ class BatchNormPolicy:
         return server, memory
 
     def send(self, server: ServerState, message: Message) -> Message:
-        """Message (m, ...) as the server sends it: under "mean" with the server's statistics, repeated m times."""
+        """The message (m, ...) to send: under "mean" with the server's statistics, repeated m times."""
         clients = next((count(stack) for stack in message.values()), 0)
         if self.shared and clients:  # Local's message is empty
             return {**message, STATISTICS: repeat(server[STATISTICS], clients)}
         return message
 
     def receive(self, message: Message, memory: Memory) -> tuple[Message, Memory]:
-        """(message, memory), both (m, ...), as the algorithm's client method sees them.
+        """(message, memory), both (m, ...), for the algorithm's client method.
 
         Under "all-local" every received model gets the client's own scale and shift; under "mean" the received
         statistics replace those in memory.
@@ -95,7 +95,7 @@ class BatchNormPolicy:
         return message, memory
 
     def reply(self, upload: Message, memory: Memory, trained: Stack) -> tuple[Message, Memory]:
-        """(upload, memory), both (m, ...), as they leave the client; trained: models after local training.
+        """(upload, memory), both (m, ...), that leave the client; trained: models after local training.
 
         Under "all-local" scale and shift move from the upload to the memory; under "mean" statistics are added to the
         upload.

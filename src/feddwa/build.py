@@ -1,4 +1,6 @@
-"""From a configuration to its parts: data, network, engine. `experiment` runs them, `flower` where nodes are real."""
+"""Build the parts of a run from its configuration: data, network, engine. Used by `experiment`, and by `flower` on real
+nodes.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,26 +43,26 @@ from feddwa.fit import (
 )
 from feddwa.plugins import LOSSES, by_owners
 from feddwa.recipe import check_recipe, settings_of
-from feddwa.room import placed
+from feddwa.row_location import place_rows
 from feddwa.sides import adds_layers, begin, network_of, policy_of, problem_of
 
 Config = TypeVar("Config", bound=RunConfig)
 
-FEWEST = 20, 5  # training and test samples that a client should have
+FEWEST = 20, 5  # recommended minimum of training and test samples per client
 
 
 def load_task(config: RunConfig, tell: Tell = lambda done, total: None) -> Task:
-    """Load and divide the data that a configuration names; tell: called with (done, total) while images are decoded."""
+    """Load and divide a configuration's data; tell: called with (done, total) while images are decoded."""
     return divided(config, load_dataset(config, tell))
 
 
 def load_dataset(config: RunConfig, tell: Tell = lambda done, total: None) -> Dataset:
-    """Load the data that a configuration names."""
+    """Load a configuration's data."""
     return with_targets(config, sources.load(config.dataset, config.data_dir, config, tell))
 
 
 def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
-    """The data with targets as the loss of a configuration takes them; raises where they cannot be meant so."""
+    """The data with targets in the type that the loss requires; raises InputError if they do not fit the loss."""
     if config.loss in scoring.NUMERIC:
         dataset = with_numbers(dataset)
     check_targets(config, dataset)
@@ -68,8 +70,8 @@ def with_targets(config: RunConfig, dataset: Dataset) -> Dataset:
 
 
 def divided(config: RunConfig, dataset: Dataset) -> Task:
-    """Loaded data divided among clients as a configuration and its seed have it."""
-    config = settled(config, dataset)
+    """Loaded data, divided among clients by a configuration's partition and seed."""
+    config = completed(config, dataset)
     assert config.partition is not None
     assert config.clients is not None
     parameters = config.partition_parameters()
@@ -79,14 +81,14 @@ def divided(config: RunConfig, dataset: Dataset) -> Task:
 
 
 def tasks_of(config: RunConfig, seeds: Sequence[int], dataset: Dataset) -> dict[int, Task]:
-    """Loaded data as each seed divides them."""
+    """Loaded data, divided for each seed."""
     return {seed: divided(dataclasses.replace(config, seed=seed), dataset) for seed in seeds}
 
 
-def settled(config: Config, dataset: Dataset) -> Config:
-    """A resolved configuration with what its data decide, where it is open.
+def completed(config: Config, dataset: Dataset) -> Config:
+    """A resolved configuration with its open values filled in from the data.
 
-    These are `partition`, `clients`, `model`, `batch_size` and `lr`. A rate to be searched for stays "auto": see
+    These are `partition`, `clients`, `model`, `batch_size` and `lr`. A rate to search for stays "auto": see
     `rates.chosen`.
     """
     partition = config.partition or partitions.default_for(dataset)
@@ -96,9 +98,9 @@ def settled(config: Config, dataset: Dataset) -> Config:
 
 
 def clients_for(dataset: Dataset) -> int:
-    """Into how many clients data without owners are divided: 20, fewer where these would not have FEWEST samples each.
+    """Number of clients for data without owners: 20, or fewer so that each has FEWEST samples.
 
-    Two at least, as far as both get a training and a test sample.
+    At least two, if both get a training and a test sample.
     """
     parts = dataset.train_count, len(dataset.y) - dataset.train_count
     enough = min(have // needed for have, needed in zip(parts, FEWEST, strict=True))
@@ -106,15 +108,15 @@ def clients_for(dataset: Dataset) -> int:
 
 
 def fitted(config: Config, inputs: Inputs) -> Config:
-    """A configuration with the network, batch size and rate that fit its data's inputs, where these are open."""
+    """A configuration with the network, batch size and rate that suit the data's inputs, unless given."""
     usual = own_defaults(inputs.kind, inputs.shape)
-    if config.model not in (None, usual.model):  # of other networks it is not known which rate trains them
+    if config.model not in (None, usual.model):  # other networks have no known rate
         usual = OWN
     if config.model is None and inputs.kind == "several":
         raise InputError(f"--model: must be given, because the data have several inputs ({inputs})")
     if config.model is None and inputs.kind == "image" and inputs.shape[0] > 4 and inputs.shape[2] in (1, 3, 4):
         raise InputError(
-            f"--model: must be given, because samples of shape {inputs.shape} seem to have their channels last; store "
+            f"--model: must be given, because samples of shape {inputs.shape} appear to have channels last; store "
             "images as (n, C, H, W)"
         )
     open_ = {key: getattr(usual, key) for key in ("model", "batch_size", "lr") if getattr(config, key) is None}
@@ -122,7 +124,7 @@ def fitted(config: Config, inputs: Inputs) -> Config:
 
 
 def decisions(given: RunConfig, known: RunConfig, task: Task) -> list[str]:
-    """What the data have decided of a configuration as it was `given`, a line each: division, network, settings."""
+    """The values that the data determined for a configuration `given`, one line each: division, network, settings."""
     lines = [in_words(known, task)] if given.partition is None else []
     names = {"model": "network {}", "batch_size": "batch size {}", "lr": "rate {}"}
     open_ = [text.format(getattr(known, key)) for key, text in names.items() if getattr(given, key) is None]
@@ -130,7 +132,7 @@ def decisions(given: RunConfig, known: RunConfig, task: Task) -> list[str]:
 
 
 def in_words(config: RunConfig, task: Task) -> str:
-    """How own data were divided: the partition and the first clients' names."""
+    """A description of the division of own data: the partition and the first clients' names."""
     names = [task.partition.client_name(client) for client in range(min(task.clients, 3))]
     more = ", ..." if task.clients > len(names) else ""
     owned = by_owners(str(config.partition))
@@ -139,12 +141,12 @@ def in_words(config: RunConfig, task: Task) -> str:
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type of its trainable parameters."""
+    """The dtype of a module's trainable parameters."""
     return next((value.dtype for value in trainable(model).values()), torch.float32)
 
 
 def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The network of a configuration, initialised from its own key, with its adapter and its algorithm's layers."""
+    """A configuration's network, initialised from its own key, with its adapter and its algorithm's layers."""
     config = fitted(config, inputs_of(dataset))
     assert config.model is not None
     check_answers(config, dataset)
@@ -155,7 +157,7 @@ def make_network(config: RunConfig, dataset: Dataset) -> nn.Module:
 
 
 def with_adapter(config: RunConfig, module: nn.Module) -> nn.Module:
-    """The network with the adapter of a configuration, if that has one; its initial values have a key of their own."""
+    """The network with the configuration's adapter, if any; its initial values have their own key."""
     if config.adapter is None:
         return module
     with torch.random.fork_rng(devices=[]):
@@ -164,20 +166,20 @@ def with_adapter(config: RunConfig, module: nn.Module) -> nn.Module:
 
 
 def outputs_for(config: RunConfig, dataset: Dataset) -> int:
-    """Numbers that a network is to give for a sample: a score for every class, or as many as there are targets."""
+    """Number of outputs per sample: one score per class, or one per target."""
     scored = dataset.classes and config.loss != "bce"
     return dataset.classes if scored else prod(dataset.y.shape[1:])
 
 
 def loss_of(config: RunConfig, dataset: Dataset) -> Loss:
-    """The loss of a run; where none is given, what suits the targets: classes, tokens (n, L) or real numbers."""
+    """The loss of a run; by default the one for its targets: classes, tokens (n, L) or real numbers."""
     usual = "mse" if dataset.y.dtype.kind == "f" else "next-token" if dataset.y.ndim == 2 else "cross-entropy"
     found: Loss = LOSSES.find(config.loss or usual)
     return found
 
 
 def make_engine(config: RunConfig, task: Task) -> Engine:
-    """The network of a resolved configuration on its data. Runs on one task share what was compiled for it."""
+    """The engine of a resolved configuration. Runs on one task share compiled programs."""
     config = fitted(config, inputs_of(task.dataset))
     module, device, settings = make_network(config, task.dataset), choose_device(config.device), settings_of(config)
     dtype = torch.float32 if config.dtype == "tf32" else getattr(torch, config.dtype)
@@ -204,23 +206,23 @@ def make_engine(config: RunConfig, task: Task) -> Engine:
 
 
 def tried(config: RunConfig, engine: Engine) -> Engine:
-    """The engine, with the backend that its network can be trained on; one line where there is none."""
+    """The engine, with a backend that can train its network; raises a one-line error if there is none."""
     engine.sequential = config.backend == "sequential"
-    if config.model not in models.MODELS or config.loss or config.metrics:  # else tests know that it can be trained
+    if config.model not in models.MODELS or config.loss or config.metrics:  # built-in combinations are covered by tests
         try_batch(engine)
         engine.sequential = try_training(engine, config.backend)
     return engine
 
 
 def program_kind(config: RunConfig, engine: Engine) -> object:
-    """What programs depend on, besides data and step: frozen parameters are constants of theirs."""
+    """The key of compiled programs, besides data and step: frozen parameters are constants in them."""
     own = config.model, config.model_arg, config.adapter_arg, config.loss, config.dtype, choose_device(config.device)
     algorithm = config.make_algorithm()
     return *own, digest(frozen(engine.module)), algorithm if adds_layers(algorithm) else None
 
 
 def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | None = None) -> Federation:
-    """The federation of a resolved configuration before its first round; algorithm: in place of its own."""
+    """The federation of a resolved configuration before its first round; algorithm: replaces the configuration's."""
     check_clients(engine)
     check_validation(config, engine)
     algorithm = algorithm or config.make_algorithm()
@@ -231,7 +233,7 @@ def make_federation(config: RunConfig, engine: Engine, algorithm: Algorithm | No
     robust = Faults(**config.faults), config.make_attacks(), Defences(config.make_defences())
     private = config.privacy, config.disclose == "all", config.rounds or 1
     federation = Federation(algorithm, engine, *options, *robust, *private, config.eval_every, config.eval_clients)
-    return placed(federation, config.state, config.out)
+    return place_rows(federation, config.state, config.out)
 
 
 def check_suited(config: RunConfig, engine: Engine) -> None:
@@ -262,10 +264,10 @@ def engine_on(
     validation: float = 0.0,
     in_time: bool = False,
 ) -> Engine:
-    """An engine for a task, its training data split as the algorithm declares.
+    """An engine for a task, with training data split as the algorithm declares.
 
-    central: whether all clients are given all test samples, too; validation: share of training data that is held out
-    before; in_time: whether these are each client's last.
+    central: whether to evaluate clients on all test samples as well; validation: share of training data held out first;
+    in_time: whether these are each client's last samples.
     """
     check_trainable(module)
     samples = task.keep(("samples", device), lambda: to_device(task.dataset, task.partition, device))

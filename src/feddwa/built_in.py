@@ -1,7 +1,7 @@
-"""What this package has by name, read from its source: lists, help and errors do not wait for torch to be imported.
+"""The package's named components, read from its source, so that lists, help and errors do not import torch.
 
-A class says what it is in its docstring, in constants (`title = "FedProx"`) and in fields, each with a docstring of its
-own below it. `Entry` has all of it. `entry_of` makes the same of a class or function that is imported already.
+A class describes itself by its docstring, constants (`title = "FedProx"`) and fields with docstrings. `Entry` holds
+them. `entry_of` builds the same from an imported class or function.
 """
 
 import ast
@@ -22,31 +22,31 @@ from feddwa.data.entry import DatasetInfo
 from feddwa.params import Tunable
 
 PACKAGE = Path(__file__).parent
-PERSONAL = ("order", "year")  # constants of a class that are not inherited
+PERSONAL = ("order", "year")  # constants that subclasses do not inherit
 
 
 class Parameter(NamedTuple):
     """A field of a dataclass."""
 
-    type: str  # as the source has it
+    type: str  # as in the source
     default: Any
     text: str  # its docstring, in one line
-    search: str = ""  # what `feddwa tune` tries of it, as --space has it; "" where it does not
+    search: str = ""  # values that `feddwa tune` tries, in the syntax of --space; "" if none
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the source says of something that has a name."""
+    """Source information about a named component."""
 
-    attribute: str  # of its module: a class or a function
-    facts: Mapping[str, Any]  # "summary" and the constants of its class, inherited ones included
-    doc: str = ""  # of the class or function
+    attribute: str  # name of the class or function in its module
+    facts: Mapping[str, Any]  # "summary" and the class's constants, including inherited ones
+    doc: str = ""  # docstring of the class or function
     module_doc: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """Name -> entry of everything built in of one kind: "algorithm", "dataset", "model", "partition", "attack", ..."""
+    """Name -> entry of all built-in components of a kind: "algorithm", "dataset", "model", "partition" and so on."""
     readers: dict[str, Callable[[], dict[str, Entry]]] = {
         "algorithm": _algorithms, "dataset": _datasets, "model": _models,
         "partition": functools.partial(_of_table, "data/partition.py", "PARTITIONS", "data/schemes"),
@@ -58,7 +58,7 @@ def entries(kind: str) -> dict[str, Entry]:
 
 
 def entry_of(value: Any) -> Entry:
-    """The entry of a class or function that is imported, from wherever. Title and summary are not inherited."""
+    """The entry of an imported class or function from any package. Title and summary are not inherited."""
     doc, own = inspect.getdoc(value) or "", dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     texts = fields_text(value) if own else {}
     kinds = params.fields_of(value) if own else {}
@@ -79,20 +79,20 @@ def entry_of(value: Any) -> Entry:
 
 
 def _type(field: "dataclasses.Field[Any]") -> str:
-    """As the source has it, without marks for the search."""
+    """The type as in the source, without marks for the search."""
     if not isinstance(field.type, str) and params.tunable_of(field.type) is not None:
         return inspect.formatannotation(field.type.__origin__)
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
 def fields_text(kind: type) -> dict[str, str]:
-    """Name -> docstring of every field of a dataclass, in one line; "" where it has none."""
+    """Name -> one-line docstring of every field of a dataclass; "" if it has none."""
     return {name: parameter.text for name, parameter in _parameters(_sources_of(kind)).items()}
 
 
 @functools.cache
 def _algorithms() -> dict[str, Entry]:
-    """A file of algorithms/ with a class that has a `title`, by the file's name; in the order of the paper's tables."""
+    """Files of algorithms/ with a class that has a `title`, by file name; in the order of the paper's tables."""
     files = sorted((PACKAGE / "algorithms").glob("*.py"))
     known = {node.name: node for file in files for node in _classes(file)}
     titled = [(file, node) for file in files for node in _classes(file) if "title" in _constants([node])]
@@ -103,7 +103,7 @@ def _algorithms() -> dict[str, Entry]:
 
 @functools.cache
 def _of_table(module: str, table: str, folder: str) -> dict[str, Entry]:
-    """The classes in a table of a module; folder: with the files in which they are."""
+    """The classes in a module's table; folder: holds their files."""
     files = sorted((PACKAGE / folder).glob("*.py"))
     known = {node.name: node for file in files for node in _classes(file)}
     named = _table(PACKAGE / module, table)
@@ -112,7 +112,7 @@ def _of_table(module: str, table: str, folder: str) -> dict[str, Entry]:
 
 @functools.cache
 def _models() -> dict[str, Entry]:
-    """Entries Model(function, "which samples it takes", ...) of a table, whose functions are in the files beside it."""
+    """Entries Model(function, "which samples it takes", ...) of a table; the functions are in neighbouring files."""
     folder = PACKAGE / "models"
     trees = [_tree(file) for file in sorted(folder.glob("*.py"))]
     functions = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -129,7 +129,7 @@ def _models() -> dict[str, Entry]:
 
 @functools.cache
 def _functions(table: str) -> dict[str, Entry]:
-    """Losses or metrics: functions of one module in a table."""
+    """Losses or metrics: a module's functions in a table."""
     file = PACKAGE / "scoring.py"
     docs = {node.name: ast.get_docstring(node) or "" for node in _tree(file).body if isinstance(node, ast.FunctionDef)}
     names = {name: _id(value) for name, value in _table(file, table).items()}
@@ -138,7 +138,7 @@ def _functions(table: str) -> dict[str, Entry]:
 
 
 def _arguments(builder: ast.FunctionDef, doc: str) -> dict[str, Parameter]:
-    """The arguments that --model-arg gives: those with a default or a line "NAME: meaning" in the docstring."""
+    """The arguments for --model-arg: those with a default or a line "NAME: meaning" in the docstring."""
     given = builder.args.args
     without = [None] * (len(given) - len(builder.args.defaults))
     texts = {name: text.strip() for name, colon, text in (line.partition(":") for line in doc.splitlines()) if colon}
@@ -154,7 +154,7 @@ def _default(value: ast.expr | None) -> Any:
 
 
 def _datasets() -> dict[str, Entry]:
-    """The catalogue, which imports nothing that takes time."""
+    """The catalogue, whose import is cheap."""
     return {name: Entry("", _dataset_facts(info)) for name, info in DATASETS.items()}
 
 
@@ -174,14 +174,14 @@ def _classes(file: Path) -> list[ast.ClassDef]:
 
 
 def _sources_of(kind: type) -> list[ast.ClassDef]:
-    """The source of a class behind that of the classes it inherits from; those without a source file are left out."""
+    """The source of a class preceded by its base classes; classes without a source file are left out."""
     files = {each: getattr(sys.modules.get(each.__module__), "__file__", None) for each in reversed(kind.__mro__)}
     known = ((each, _classes(Path(file))) for each, file in files.items() if file and file.endswith(".py"))
     return [node for each, nodes in known for node in nodes if node.name == each.__name__]
 
 
 def _lineage(node: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
-    """A class behind those it inherits from, as far as they are known by name."""
+    """A class preceded by its base classes, as far as they are known by name."""
     bases = [known[_id(base)] for base in node.bases if _id(base) in known]
     return [each for base in bases for each in _lineage(base, known)] + [node]
 
@@ -194,7 +194,7 @@ def _entry(lineage: Sequence[ast.ClassDef], module_doc: str) -> Entry:
 
 
 def _constants(lineage: Sequence[ast.ClassDef]) -> dict[str, Any]:
-    """NAME = LITERAL, also several at once, and NAME: ClassVar[...] = LITERAL of all classes; the last one prevails."""
+    """NAME = LITERAL, also several at once, and NAME: ClassVar[...] = LITERAL of all classes; later ones override."""
     found: dict[str, Any] = {}
     for statement in (statement for node in lineage for statement in node.body):
         if isinstance(statement, ast.Assign) and _is_literal(statement.value):
@@ -224,7 +224,7 @@ def _own_parameters(node: ast.ClassDef) -> Iterator[tuple[str, Parameter]]:
 
 
 def _annotation(kind: ast.expr) -> tuple[ast.expr, str]:
-    """A type, and what is tried of a field: of Annotated[TYPE, Tunable(...)] both, of others the type as it stands."""
+    """(type, search): both from Annotated[TYPE, Tunable(...)]; other types unchanged."""
     if isinstance(kind, ast.Subscript) and _id(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
         plain, *marks = kind.slice.elts
         for mark in marks:
@@ -235,7 +235,7 @@ def _annotation(kind: ast.expr) -> tuple[ast.expr, str]:
 
 
 def _id(node: ast.expr) -> str:
-    """The name that an expression consists of; "" where it is another."""
+    """The name in a name expression; "" for any other expression."""
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -252,7 +252,7 @@ def _is_literal(value: ast.expr | None) -> bool:
 
 
 def _table(file: Path, name: str) -> dict[str, ast.expr]:
-    """Key -> value of a dictionary NAME = {"key": value, ...} of a module; keys that are no literals are left out."""
+    """Key -> value of a module's dictionary NAME = {"key": value, ...}; keys that are not literals are left out."""
     for statement in _tree(file).body:
         if isinstance(statement, ast.AnnAssign) and _id(statement.target) == name:
             assert isinstance(statement.value, ast.Dict)

@@ -1,9 +1,9 @@
-"""ClusterFL's tolerance eps2, which the paper tuned and did not print: measured, by the same rule everywhere.
+"""Measure ClusterFL's tolerance eps2, which the paper tuned but did not publish, by one rule for all runs.
 
-A cluster splits where the norm of its mean update is below eps1 and the largest norm above eps2. The original's 1.6 is
-longer than any update of the paper's networks at rate 0.01, so that nothing would ever split. The rule: eps1 stays the
-original's 0.4; eps2 is 0.8 of the largest norm in the ten rounds from which on splits are allowed, of a federation that
-never splits (median over these rounds). The tables' values are those of seed 0; a comparison measures on its own data.
+A cluster splits if the norm of its mean update is below eps1 and the largest norm above eps2. The original's 1.6 is
+longer than any update of the paper's networks at rate 0.01, so nothing would ever split. Our rule keeps the original's
+eps1 = 0.4 and sets eps2 to 0.8 of the largest norm in the first ten rounds that allow splits, in a federation that
+never splits (median over these rounds). The tables use the values of seed 0; a comparison measures on its own data.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from feddwa.errors import InputError
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of updates, of every round in which an update counted."""
+    """Norms of updates in each round with an accepted update."""
 
-    mean: list[float]  # of the mean update
-    largest: list[float]  # of any client's update
+    mean: list[float]  # norm of the mean update
+    largest: list[float]  # largest norm of a client's update
     warmup: int  # rounds before the first in which a split is allowed
 
     @property
     def eps2(self) -> float | None:
-        """What the rule gives, to two digits; None where updates did not count."""
+        """eps2 by the rule, to two digits; None if no updates counted."""
         return tolerance(self.largest, self.warmup)
 
 

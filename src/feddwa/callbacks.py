@@ -1,4 +1,4 @@
-"""Callbacks: what is to happen beside a run, told of every round. Trackers are callbacks.
+"""Callbacks: side effects of a run, called after every round. Trackers are callbacks.
 
 class Early(feddwa.Callback):
     def on_round(self, run, round):
@@ -21,37 +21,37 @@ Line = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """What is recorded of a round, or of the models that the run delivers."""
+    """The record of a round, or of the run's final models."""
 
     line: Line  # of metrics.jsonl
     clients: Line  # of clients.jsonl
-    result: Round | None = None  # None: the delivered models; `result.info` may have P as "weights"
+    result: Round | None = None  # None for the final models; `result.info` may have P as "weights"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as callbacks know it. Of runs in lockstep each is told of by itself."""
+    """A callback's view of a run. Runs in lockstep are reported separately."""
 
     config: RunConfig
-    path: Path | None  # the run directory; None where nothing is written
-    past: Sequence[Line] = ()  # lines of metrics.jsonl that a run which goes on has behind it
+    path: Path | None  # the run directory; None if nothing is written
+    past: Sequence[Line] = ()  # lines of metrics.jsonl before a resume
 
 
 class Callback:
-    """What is to happen beside a run. Override what is of interest.
+    """A side effect of a run. Override the methods of interest.
 
-    A callback changes nothing of the run. One that raises stops the run, which can be resumed, and is named.
-    After a kill, rounds since the last checkpoint come again: `run.past` tells from where the run goes on.
+    A callback does not change the run. One that raises stops the run, which can be resumed, and is named in the error.
+    After a kill, rounds since the last checkpoint are repeated: `run.past` shows where the run continues.
     """
 
     def on_begin(self, run: Run) -> None:
         """Before the first round, or the first one after a resume."""
 
     def on_round(self, run: Run, round: Entry) -> None:
-        """After every round, and once more for the models that the run delivers."""
+        """After every round, and once more for the final models."""
 
     def on_end(self, run: Run, summary: Mapping[str, Any] | None) -> None:
-        """When the run directory is complete; summary: of the run, None where it was interrupted."""
+        """When the run directory is complete; summary: the run's, None if it was interrupted."""
 
 
 class Callbacks:
@@ -61,22 +61,22 @@ class Callbacks:
         self._run, self._each = run, each
 
     def round(self, entry: Entry) -> None:
-        """Tell of a round."""
+        """Call `on_round`."""
         self._tell("on_round", entry)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell of the end."""
+        """Call `on_end`."""
         self._tell("on_end", summary)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Tell of the beginning, and where the enclosed rounds are interrupted of that."""
+        """Call `on_begin`, and `on_end` if the enclosed rounds are interrupted."""
         try:
             self._tell("on_begin")
             yield
         except BaseException:
             for each in self._each:
-                with suppress(Exception):  # what interrupted the run is to be heard
+                with suppress(Exception):  # the original error must be raised
                     self._call(each, "on_end", None)
             raise
 
@@ -99,7 +99,7 @@ NOBODY = Callbacks(None, ())
 
 
 def split_off(options: dict[str, Any]) -> list[Callback]:
-    """Take the callbacks that are no references out of the options of `feddwa.run`."""
+    """Remove callbacks that are objects, not references, from the options of `feddwa.run`."""
     given = options.get("callbacks", ())
     require(isinstance(given, list | tuple), "callbacks", given, "a list of callbacks")
     for each in given:
@@ -111,7 +111,7 @@ def split_off(options: dict[str, Any]) -> list[Callback]:
 
 
 def numbers(line: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float | None]]:
-    """Name -> value of everything in a line of metrics.jsonl that is a number: "before.all", "seconds.train"."""
+    """Name -> value of every number in a line of metrics.jsonl: "before.all", "seconds.train"."""
     for name, value in line.items():
         if isinstance(value, Mapping):
             yield from numbers(value, f"{before}{name}.")

@@ -1,15 +1,16 @@
-"""Checkpoints: named tensors and facts on disk, whole or not at all.
+"""Checkpoints: named tensors and facts on disk, written atomically.
 
     DIR/round-000012-<SHA-256 of the file>.safetensors
 
-One file is one checkpoint, so there is no moment at which half of it counts: it is written under another name, synced,
-renamed, and the folder is synced. The sum in the name covers every byte. The last two are kept; if the newer one is
-damaged, the older one serves. Nothing here knows what the tensors mean.
+One file is one checkpoint and is written atomically: to a temporary name, synced, renamed, with a sync of the folder.
+The sum in the name covers every byte. The last two are kept; if the newer one is damaged, the older one is used.
+Nothing here depends on the meaning of the tensors.
 
-Files DIR/*.rows hold what a checkpoint refers to and need not repeat (`feddwa.engine.stored`): they are synced first.
+Files DIR/*.rows hold rows that a checkpoint refers to without repeating them (`feddwa.engine.stored`): they are synced
+first.
 
-Tensors come back bit for bit: type, shape, and axes along which memory is shared (the same model for everybody), which
-are written once.
+Tensors are restored bit for bit: type, shape, and axes along which memory is shared (one model repeated for all
+clients), which are written once.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from feddwa.storage import replacing, sum_of, sync, write_named
 Tree: TypeAlias = Mapping[str, "Tree | Tensor"]  # {"server": {"model": {"0.weight": tensor}}}: any depth, no empty name
 Warn: TypeAlias = Callable[[str], None]
 
-VERSION = 2  # of the file's content
+VERSION = 2  # of the file format
 KEPT = 2
 ROWS = ".rows"  # suffix of files with rows
 NAME = re.compile(r"round-(\d{6,12})-([0-9a-f]{64})\.safetensors")
@@ -46,20 +47,20 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint as it was read."""
+    """A checkpoint that was read."""
 
     path: Path
     round: int
-    tree: dict[str, Any]  # as it was given to `save`, on the CPU
+    tree: dict[str, Any]  # as passed to `save`, on the CPU
     facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a tree on the CPU: what happens to the tree afterwards does not matter to it."""
+    """A copy of a tree on the CPU, independent of later changes to the tree."""
 
     tensors: dict[str, Tensor]  # path in the tree -> contiguous values, axes of shared memory cut down to 1
-    shapes: dict[str, list[int]]  # of all in their order, before that
+    shapes: dict[str, list[int]]  # original shapes, in order
 
 
 def snapshot(tree: Tree) -> Snapshot:
@@ -72,22 +73,22 @@ def snapshot(tree: Tree) -> Snapshot:
 
 
 def size(tree: Tree) -> int:
-    """Bytes that a tree of tensors takes in a file."""
+    """Size in bytes of a tree of tensors in a file."""
     return sum(value[own_memory(value)].numel() * value.element_size() for _, value in leaves(tree))
 
 
 def save(directory: str | Path, round: int, tree: Tree, facts: Mapping[str, Any]) -> Path:
-    """Write a checkpoint and remove those before the one before it. `facts` is anything that JSON can hold."""
+    """Write a checkpoint and remove all but the previous one. `facts` is anything that JSON can hold."""
     return _write(Path(directory), round, snapshot(tree), facts)
 
 
 def to_stderr(line: str) -> None:
-    """How warnings are shown by default."""
+    """Print a warning to stderr, the default."""
     print(f"feddwa: {one_line(line)}", file=sys.stderr)
 
 
 def latest(directory: str | Path, warn: Warn = to_stderr, below: float = math.inf) -> Checkpoint | None:
-    """The newest checkpoint that is whole, of a round below a limit; `warn` is called with each that is not whole."""
+    """The newest undamaged checkpoint of a round below a limit; `warn` is called for each damaged one."""
     for path in reversed([path for path in _all(Path(directory)) if _round(path) < below]):
         try:
             return _read(path)
@@ -103,7 +104,7 @@ def keep(directory: str | Path, count: int) -> None:
 
 
 class Writer:
-    """Writes checkpoints in the background, one at a time. What goes wrong there is raised by the next call."""
+    """Writes checkpoints in the background, one at a time. Errors are raised by the next call."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -111,7 +112,7 @@ class Writer:
         self._pending: Future[Path] | None = None
 
     def save(self, round: int, tree: Tree, facts: Mapping[str, Any], before: Callable[[], None] = lambda: None) -> None:
-        """As `save`, but only the copying is waited for, and the checkpoint before; `before` is called first."""
+        """As `save`, but waits only for the copy and the previous checkpoint; `before` is called first."""
         self.wait()
         copy = snapshot(tree)
 
@@ -122,7 +123,7 @@ class Writer:
         self._pending = self._thread.submit(work)
 
     def wait(self) -> None:
-        """Until nothing is under way; raises what went wrong."""
+        """Wait until all writing has ended; raises its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -140,22 +141,22 @@ def _write(directory: Path, round: int, copy: Snapshot, facts: Mapping[str, Any]
     pieces = _pieces(round, copy, facts)
     path = write_named(directory, pieces, lambda digest: f"round-{round:06d}-{digest}.safetensors")
     for other in _all(directory):
-        if _round(other) >= round and other != path:  # of a past that the run has left
+        if _round(other) >= round and other != path:  # from an abandoned continuation of the run
             other.unlink()
     keep(directory, KEPT)
     return path
 
 
 def _pieces(round: int, copy: Snapshot, facts: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """The file of a checkpoint, piece by piece."""
+    """The bytes of a checkpoint file, block by block."""
     about = {"version": VERSION, "round": round, "shapes": copy.shapes, "facts": facts}
     yield from as_safetensors(copy, about)
 
 
 def as_safetensors(copy: Snapshot, about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """Tensors in the safetensors format, piece by piece: nothing of the size of the state is made besides it.
+    """Tensors in the safetensors format, block by block, without a second copy of the state.
 
-    about: anything that JSON can hold; it stands in the file's metadata under "feddwa".
+    about: anything that JSON can hold; stored in the file's metadata under "feddwa".
     """
     yield _header(copy.tensors, about)[0]
     flat = (value.reshape(-1).view(torch.uint8) for value in copy.tensors.values())
@@ -165,10 +166,10 @@ def as_safetensors(copy: Snapshot, about: Mapping[str, Any]) -> Iterator[bytes |
 def write_rows(
     path: Path, like: Mapping[str, Tensor], blocks: Iterable[Mapping[str, Tensor]], about: Mapping[str, Any]
 ) -> str:
-    """A file in the same format, of which a block of rows at a time is in memory; its SHA-256.
+    """Write a file in the same format with one block of rows in memory at a time; returns its SHA-256.
 
-    like: name -> (m, *shape), of which shapes and types count; blocks: name -> the next (k, *shape), on any device. Of
-    a name with m = 1 the first block's first row is written.
+    like: name -> (m, *shape), used for shapes and types; blocks: name -> the next (k, *shape), on any device. For a
+    name with m = 1 the first row of the first block is written.
     """
     head, starts = _header(like, about)
     with replacing(path) as temporary:
@@ -187,7 +188,7 @@ def write_rows(
 
 
 def _header(like: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a safetensors file of such tensors, and where in the file each begins."""
+    """The first bytes of a safetensors file of such tensors, and the position of each tensor in the file."""
     header: dict[str, Any] = {"__metadata__": {"feddwa": json.dumps(about, allow_nan=False)}}
     end = 0
     for name, value in like.items():
@@ -200,7 +201,7 @@ def _header(like: Mapping[str, Tensor], about: Mapping[str, Any]) -> tuple[bytes
 
 
 def _read(path: Path) -> Checkpoint:
-    """A checkpoint, or an error that says what is wrong with it."""
+    """A checkpoint; raises an error that describes the damage."""
     found = NAME.fullmatch(path.name)
     assert found is not None
     with path.open("rb") as file:
@@ -210,13 +211,13 @@ def _read(path: Path) -> Checkpoint:
         about = json.loads((file.metadata() or {})["feddwa"])
         if about["version"] != VERSION:
             raise ValueError(f"is of version {about['version']}, this feddwa reads version {VERSION}")
-        # Cloned: memory of the file begins anywhere, and arithmetic may round otherwise on memory that is not aligned.
+        # Cloned: file memory may be unaligned, on which arithmetic may round differently.
         values = [(name, file.get_tensor(name).clone().expand(shape)) for name, shape in about["shapes"].items()]
     return Checkpoint(path, about["round"], tree_of(values), about["facts"])
 
 
 def _all(directory: Path) -> list[Path]:
-    """Checkpoints from the oldest to the newest."""
+    """Checkpoints, oldest first."""
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if NAME.fullmatch(path.name)), key=_round)
@@ -227,7 +228,7 @@ def _round(path: Path) -> int:
 
 
 def own_memory(value: Tensor) -> tuple[slice, ...]:
-    """Everything once: along an axis with stride 0 all places are the same memory."""
+    """An index of distinct memory: along an axis with stride 0 all positions share memory, so only one is taken."""
     return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.stride())
 
 
@@ -244,7 +245,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def tree_of(leaves: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-    """The tree of which these are the leaves."""
+    """The tree with these leaves."""
     tree: dict[str, Any] = {}
     for path, value in leaves:
         *way, name = path.split("/")

@@ -1,6 +1,6 @@
 """The configuration of a run: a dataclass that is the command line, the TOML file and the Python keyword arguments.
 
-What needs torch is imported where it is used, so that help and errors in options do not wait for it.
+Imports that need torch are inside functions, so that help and option errors do not wait for them.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("vectorised", "sequential", "auto")
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
-POLICIES = ("local", "mean", "all-local")  # of feddwa.batchnorm
+POLICIES = ("local", "mean", "all-local")  # see feddwa.batchnorm
 CLIENTS = 20
-# Fields that say where and how a run is made, but not what it gives, rounding apart.
+# Fields that do not change a run's result, except for rounding.
 WHERE_AND_HOW = (
     "data_dir", "device", "backend", "chunk", "checkpoint_every", "save_models", "metrics", "out", "track", "callbacks",
     "eval_every", "eval_clients", "eval", "state",
@@ -56,7 +56,7 @@ WHERE_AND_HOW = (
 class RunConfig(
     TrackingOptions, TrainingOptions, AdapterOptions, PrivacyOptions, RobustnessOptions, EvaluationOptions, DataOptions
 ):  # fmt: skip
-    """One run. Without any option: FedDWA on digits, 20 clients in 4 groups whose images are turned differently."""
+    """One run. Default: FedDWA on digits, 20 clients in 4 groups with differently rotated images."""
 
     algorithm: str = "feddwa"
     """Name from `feddwa list algorithms`, MODULE:CLASS or FILE.py:CLASS."""
@@ -91,7 +91,7 @@ class RunConfig(
     device: str = "auto"
     """auto, cpu or cuda."""
     backend: str = "vectorised"
-    """vectorised (all clients as one program), sequential (the plain loop) or auto (the first where it can be)."""
+    """vectorised (all clients as one program), sequential (the plain loop) or auto (vectorised if possible)."""
     dtype: str = "float32"
     """float32, float64, bfloat16, or tf32: float32 whose products have three digits, faster on a GPU."""
     batchnorm: str = "local"
@@ -99,7 +99,7 @@ class RunConfig(
     chunk: int | None = None
     """Clients trained together; default: as many as fit into memory."""
     state: Literal["auto", "device", "host", "disk"] = "auto"
-    """Where all clients' models and memories live between rounds: auto takes the first with room of the others."""
+    """Where all clients' models and memories are kept between rounds; auto: the first with enough free memory."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints, from which `feddwa resume` continues; 0 = none."""
     save_models: bool = True
@@ -110,10 +110,10 @@ class RunConfig(
     """KEY=VALUE, of algorithm, partition, attack or defence; NAME.KEY=VALUE where two have it. Repeatable."""
 
     def resolved(self) -> Self:
-        """The same with every default filled in and every value checked, hyper-parameters included.
+        """The configuration with all defaults filled in and all values checked, hyper-parameters included.
 
         For own data `partition`, `clients`, `model`, `batch_size` and `lr`, and with partition natural `clients`, stay
-        None until the data are there: `build.settled` fills them in.
+        None until the data are loaded: `build.completed` fills them in.
         """
         config = self.checked().defended(ALGORITHMS.find(self.algorithm).defence)
 
@@ -126,9 +126,9 @@ class RunConfig(
         return dataclasses.replace(config, adapter_arg=adapter, param=tuple(config._all_parameters()))
 
     def checked(self) -> Self:
-        """The same with known names, numbers within their bounds and defaults but for the model; nothing is imported.
+        """The configuration with known names, numbers within bounds and defaults except for the model; imports nothing.
 
-        Paths of data become absolute, so that a run can be resumed from anywhere.
+        Paths of data become absolute, so that a run can be resumed from any folder.
         """
         kinds = params.fields_of(type(self))
         given = {key: params.typed(_option(key), getattr(self, key), kind) for key, (kind, _) in kinds.items()}
@@ -155,12 +155,12 @@ class RunConfig(
 
     @property
     def members(self) -> int | None:
-        """The clients of the federation, all but those that are held out; None while their number is open."""
+        """Number of clients in the federation, without held-out ones; None if it is not known yet."""
         return None if self.clients is None else self.clients - held_out(self.holdout_clients, self.clients)
 
     @property
     def usual_partition(self) -> str | None:
-        """The partition of a named dataset where none is given; None for own data, which decide it themselves."""
+        """The default partition of a named dataset; None for own data, which determine it."""
         return defaults_of(self.dataset).partition
 
     def make_algorithm(self) -> "Algorithm":

@@ -1,14 +1,14 @@
-"""The contract of an algorithm: what its methods must return so that every backend can work with it.
+"""The contract of an algorithm: the return values of its methods that every backend relies on.
 
     setup              server state, memory    memory (N, ...); the part "buffers" is added to it
     download, deliver  message                 (m, ...)
     client             upload, memory          (m, ...); memory with the parts, names, shapes and types of setup
-    server             server state, info      parts and names of setup; info "weights", where reported, (m, m)
+    server             server state, info      parts and names of setup; info "weights", if reported, (m, m)
     personal           models, memory          name -> (m, *shape) of every trainable parameter; memory with "buffers"
     trained            models                  likewise
 
-States and messages are part -> name -> tensor. A method that breaks its contract does so in the first round, as a rule:
-that round is checked, the others cost nothing.
+States and messages are part -> name -> tensor. Only the first round is checked, in which violations usually occur;
+later rounds have no overhead.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from feddwa.engine.steps import PREFIX
 from feddwa.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]  # name -> (*shape) of the trainable parameters
-OURS = ("buffers", KEPT, STATISTICS)  # parts that algorithms do not make
+OURS = ("buffers", KEPT, STATISTICS)  # parts reserved for the framework
 STRUCTURE = "part -> name -> tensor"
 HINT = "return the memory that the trainer returned, with your own parts changed: {**memory, ...}"
 
 
 @dataclass(frozen=True)
 class Checked(Algorithm):
-    """An algorithm for `clients` rows whose results are checked as they are returned."""
+    """An algorithm for `clients` rows whose return values are checked."""
 
     algorithm: Algorithm
     clients: int
-    model: Shapes = field(default_factory=dict)  # parameters of the models that clients make
+    model: Shapes = field(default_factory=dict)  # parameters of the clients' models
 
     def setup(self, problem: Problem) -> tuple[ServerState, Memory]:
         """See Algorithm."""
@@ -98,7 +98,7 @@ class Checked(Algorithm):
         return self._models("trained", self._call("trained", upload=upload, memory=memory))
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """What a method returns; a part that it misses is told together with those that there are."""
+        """The return value of a method; the error for a missing part lists the existing ones."""
         try:
             return getattr(self.algorithm, method)(*arguments.values())
         except KeyError as error:
@@ -113,7 +113,7 @@ class Checked(Algorithm):
         return result
 
     def _message(self, method: str, what: str, message: Any) -> Parts:
-        """Messages cross the network: names must not have blanks, which separate them there."""
+        """Check a message. Names must have no blanks, which separate them on the network."""
         self._state(method, what, message, self.clients)
         for part, rows in message.items():
             for name in rows:
@@ -122,7 +122,7 @@ class Checked(Algorithm):
         return message  # type: ignore[no-any-return]  # checked above
 
     def _state(self, method: str, what: str, state: Any, rows: int | None) -> None:
-        """Part -> name -> tensor, where `rows` is given with so many rows each."""
+        """Check part -> name -> tensor; with `rows`, each tensor must have that number of rows."""
         if not isinstance(state, Mapping):
             self._broken(method, f"{what} {_kind(state)}; must be {STRUCTURE}")
         for part, tensors in state.items():
@@ -140,7 +140,7 @@ class Checked(Algorithm):
             self._broken(method, f"{what} {_kind(value)}; must have {rows} rows, one for each client")
 
     def _same_parts(self, method: str, what: str, old: Parts, new: Parts, hint: str) -> None:
-        """The parts and names that `setup` declared, neither more nor fewer."""
+        """Check that the parts and names are exactly those that `setup` declared."""
         for part in new.keys() - old.keys():
             self._broken(method, f"{what} part {part!r}, which setup() did not declare: it would be lost")
         for part in old.keys() - new.keys() - {KEPT, STATISTICS}:
@@ -167,7 +167,7 @@ class Checked(Algorithm):
 
 
 def _kind(value: Any) -> str:
-    """What something is, in a word or two."""
+    """A short description of a value."""
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     return "None" if value is None else f"a {type(value).__name__}"

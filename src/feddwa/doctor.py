@@ -1,4 +1,4 @@
-"""What may be wrong with a machine, a configuration or a run: the field's classic traps, each with a remedy."""
+"""Checks of a machine, a configuration or a run for common problems, each with a remedy."""
 
 import dataclasses
 import importlib.metadata
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from feddwa.results.record import Record
 
 EXTRAS = {"flower": "flwr", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "hub": "datasets"}
-FEWEST, TRIAL = 2, 3  # rounds that are tried, of which the third is not begun after PATIENCE seconds
+FEWEST, TRIAL = 2, 3  # trial rounds; the third is skipped after PATIENCE seconds
 PATIENCE = 20.0
-SELF = 0.95  # share of its own model from which a client is as good as alone
-SMALL_STEP = 5.0  # points that one test sample may change without a warning
+SELF = 0.95  # own weight above which a client practically trains alone
+SMALL_STEP = 5.0  # points per test sample above which a warning is given
 
 
 def machine() -> Iterator[Finding]:
-    """The programs, the device, memory, disk, data."""
+    """The programs, device, memory, disk and data."""
     yield Finding("ok", f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}")
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     if torch.cuda.is_available():
@@ -80,7 +80,7 @@ def _room() -> Iterator[Finding]:
 
 
 def _datasets() -> Iterator[Finding]:
-    """Which datasets would be found, without reading them."""
+    """The datasets that would be found, without reading them."""
     folder = os.environ.get("FEDDWA_DATA")
     entries = [entry.name for entry in cache.root().glob("*-*")] if cache.root().is_dir() else []
     places = [entry.name.lower() for entry in Path(folder).iterdir()] if folder and Path(folder).is_dir() else []
@@ -102,7 +102,7 @@ def _datasets() -> Iterator[Finding]:
 
 
 def configuration(config: RunConfig) -> Iterator[Finding]:
-    """A configuration on its data, and a few rounds of it."""
+    """A configuration on its data, and a few trial rounds."""
     try:
         given = dataclasses.replace(config, out=None).resolved()
         task = load_task(given)
@@ -216,12 +216,12 @@ def _cohort(config: RunConfig) -> Iterator[Finding]:
 
 
 def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[Finding]:
-    """Some rounds in memory: what goes wrong, how long do they take, what becomes of the weights?"""
+    """Trial rounds in memory: errors, time per round, and the weights."""
     given, config = config, dataclasses.replace(config, eval_every=1, eval_clients=None)
     engine = make_engine(config, task)
     try:
         federation = make_federation(config, engine)
-    except InputError as error:  # there is no room for all clients
+    except InputError as error:  # not enough memory for all clients
         yield Finding("error", str(error))
         return
     rounds: list[Round] = []
@@ -229,7 +229,7 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
     while len(rounds) < FEWEST or (len(rounds) < TRIAL and time.perf_counter() - start < PATIENCE):
         begun = time.perf_counter()
         rounds.append(federation.step())
-        took = time.perf_counter() - begun  # of the last one: the first ones also record and warm up
+        took = time.perf_counter() - begun  # the last round: the first ones also record and warm up
     sizes = engine.data.answers("test")
     lines = [metrics.round_line(each, sizes) for each in rounds]
     lines.append(metrics.final_line(federation.scores, sizes, len(rounds), federation.evaluated))
@@ -245,20 +245,20 @@ def _trial(config: RunConfig, task: Task, description: Description) -> Iterator[
 
 
 def method_traps(config: RunConfig, lines: Sequence[Line], matrices: Iterable[np.ndarray]) -> Iterator[Finding]:
-    """Where a method does not fit the task: what it says itself of its numbers, and what its weights say.
+    """A method that does not suit the task, by its own warnings and its weights.
 
-    `lines`: of metrics.jsonl, from round 1 on; `matrices`: P (m, m) of each round. This is what has to be told wherever
-    results are shown: in the terminal, in the report and here.
+    `lines`: of metrics.jsonl, from round 1 on; `matrices`: P (m, m) of each round. Shown wherever results are shown: in
+    the terminal, in the report and here.
     """
     numbers = [line["method"] for line in lines if "method" in line]
-    measured = [each for each in numbers if None not in each.values()]  # not a number: the model has diverged
+    measured = [each for each in numbers if None not in each.values()]  # NaN: the model has diverged
     for text in config.make_algorithm().warnings(measured, config.rounds or 0):
         yield Finding("warning", text)
     yield from weight_traps(config.algorithm, matrices)
 
 
 def weight_traps(algorithm: str, matrices: Iterable[np.ndarray]) -> Iterator[Finding]:
-    """What a method's weights say, (m, m) of each round; read one by one, as all may not fit in memory."""
+    """Warnings from a method's weights, (m, m) of each round; read one by one, as all may not fit in memory."""
     own, clients = [], 0
     for matrix in matrices if algorithm != "local" else ():
         own.append(float(np.trace(abs(matrix)) / max(abs(matrix).sum(), 1e-12)))
@@ -278,7 +278,7 @@ def weight_traps(algorithm: str, matrices: Iterable[np.ndarray]) -> Iterator[Fin
 
 
 def finished_run(record: "Record") -> Iterator[Finding]:
-    """A run directory: what its data and numbers say."""
+    """Findings from the data and numbers of a run directory."""
     state = "finished" if record.finished else "not finished"
     yield Finding(
         "ok" if record.finished else "note", f"{record.config.algorithm}, {record.rounds[-1]} rounds, {state}"
@@ -292,6 +292,6 @@ def finished_run(record: "Record") -> Iterator[Finding]:
 
 
 def told(record: "Record") -> list[Finding]:
-    """What has to be said wherever results of a run are shown: what went wrong, and what its weights warn of."""
+    """Findings to show with the results of a run: failures, and warnings from its weights."""
     method = method_traps(record.config, record.lines, (each.matrix for each in record.weights))
     return by_severity(each for each in (*record.findings, *method) if each.level != "ok")

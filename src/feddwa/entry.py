@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from feddwa import rates
-from feddwa.build import check_suited, load_dataset, make_engine, settled, tasks_of
+from feddwa.build import check_suited, completed, load_dataset, make_engine, tasks_of
 from feddwa.callbacks import Callback, split_off
 from feddwa.config import RunConfig, options_of
 from feddwa.data.options import DataOptions
@@ -44,27 +44,27 @@ def run(
 ) -> Result | Results:
     """Run a configuration, or `run(algorithm="feddwa", rounds=10, ...)`: the options of `feddwa run`, by name.
 
-    Own objects stand wherever a name does:
+    Objects are accepted wherever a name is:
 
     - `dataset`: a list of clients (x, y) or (x, y, x_test, y_test), or a mapping from their names to these; x is an
       array, or for a network with several inputs a mapping or tuple of arrays. Also PyTorch datasets, pandas tables, a
       `feddwa.data.dataset.Dataset`, or a function that returns one.
-    - `model`: a module, whose parameters everybody starts from, or a class or function that makes one. Parameters with
-      requires_grad=False stay as they are. Its dtype is the run's, where `dtype` is not given.
+    - `model`: a module with the initial parameters of all clients, or a class or function that makes one. Parameters
+      with requires_grad=False stay fixed. Its dtype is the run's unless `dtype` is given.
     - `loss`: a function of (outputs, targets). `metrics`: a mapping from names to such functions, which are measured on
       every client's test data, or names.
     - `algorithm`, `partition`: an instance, a class, or for a partition a function.
     - `callbacks`: a list of `Callback`s, which are this call's, and of references, which are the run's.
 
-    `out` is the run directory, by default a new one in runs/. It can be resumed and reported on in another process, so
-    objects in it must have a name there: classes and functions of a module or script; data are copied into the cache.
-    With `out=False` nothing is written, and any object will do, those of a notebook included.
+    `out` is the run directory, by default a new one in runs/. Another process can resume it and report on it, so
+    objects need a name there: classes and functions of a module or script; data are copied into the cache. `out=False`
+    writes nothing and accepts all objects, those of a notebook included.
 
-    `seeds`, in the place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run
-    directory for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
+    `seeds`, in place of `seed`, trains several runs in lockstep and returns `Results`; `out` then has a run directory
+    for each. `observe` is called with every line of metrics.jsonl, with seeds as `observe(line, seed=1)`.
 
-    The logger `feddwa` is told what the command prints of the data: what was done to them as warnings, what they have
-    decided (partition, network, rate) as information.
+    The logger `feddwa` gets the command's messages about the data: changes to them as warnings, and settings derived
+    from them (partition, network, rate) as information.
     """
     with planned(config or RunConfig(), seeds, options) as plan:
         return plan.run(observe)
@@ -79,20 +79,20 @@ def compare(
 ) -> Comparison:
     """Run several algorithms on the same data, from the same seeds, one after the other.
 
-    - `algorithms`: names, classes or instances such as `feddwa.FedDWA(top_k=3)`; a mapping gives them names of its own,
-      which two instances of one class need.
-    - Everything else is as in `run`. `out` is a directory with one inside for each algorithm, which `feddwa report`
-      takes as a whole and `feddwa resume` one by one.
+    - `algorithms`: names, classes or instances such as `feddwa.FedDWA(top_k=3)`; a mapping names them, which two
+      instances of one class need.
+    - Everything else is as in `run`. `out` is a directory with one inside for each algorithm; `feddwa report` takes the
+      whole directory, `feddwa resume` single ones.
 
-    All of them are checked before the first is trained. Hyper-parameters are those of the instances, else the defaults:
-    ClusterFL's tolerance is not measured here, as `feddwa compare` does it.
+    All algorithms are checked before the first is trained. Hyper-parameters are those of the instances, else the
+    defaults: unlike `feddwa compare`, this function does not measure ClusterFL's tolerance.
     """
     require("algorithm" not in options, "algorithm", options.get("algorithm"), "a list, as algorithms=[...]")
     chosen, out = _by_name(algorithms), options.pop("out", None)
     if out is not False:
         out = Path(out or runs.default_path("compare", str(options.get("dataset", "digits"))))
     data = options.get("dataset")
-    if not (data is None or isinstance(data, str | Path) or callable(data)):  # it is read once, for all of them
+    if not (data is None or isinstance(data, str | Path) or callable(data)):  # read once for all algorithms
         how = {key: options.pop(key) for key in list(options) if key in fields_of(DataOptions)}
         options["dataset"] = as_dataset(data, DataOptions(**how))
     with ExitStack() as held:
@@ -108,18 +108,18 @@ def compare(
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that is about to begin: data are loaded and divided, nothing is trained or written yet."""
+    """A run before its start: data are loaded and divided, nothing is trained or written."""
 
-    config: RunConfig  # of the first seed, with all that the data decide
+    config: RunConfig  # of the first seed, with values from the data filled in
     tasks: Mapping[int, Task]  # seed -> data
     several: bool  # whether results are by seed
     written: bool
     callbacks: Sequence[Callback]
 
     def check(self) -> None:
-        """Raise where network and data do not suit the algorithm."""
+        """Raise InputError if network and data do not suit the algorithm."""
         task = self.tasks[self.config.seed]
-        config = settled(self.config, task.dataset)
+        config = completed(self.config, task.dataset)
         check_suited(config, make_engine(config, task))
 
     def run(self, observe: Callable[..., None]) -> Result | Results:
@@ -134,7 +134,7 @@ class Plan:
 
 @contextmanager
 def planned(config: RunConfig, seeds: Sequence[int] | None, options: dict[str, Any]) -> Iterator[Plan]:
-    """What a run is made of, while own objects are known by the names that its configuration has for them."""
+    """The parts of a run; inside the context its configuration's names refer to the caller's objects."""
     known = [field.name for field in dataclasses.fields(RunConfig)]
     for name in options:
         if name not in known:
@@ -159,7 +159,7 @@ def planned(config: RunConfig, seeds: Sequence[int] | None, options: dict[str, A
 
 
 def _by_name(algorithms: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
-    """Name -> algorithm, each name once and fit to be a folder's."""
+    """Name -> algorithm; names are unique and valid as folder names."""
     require(not isinstance(algorithms, str), "algorithms", algorithms, "a list of them, or a mapping from names")
     if not isinstance(algorithms, Mapping):
         names = [_name_of(each) for each in algorithms]
@@ -174,7 +174,7 @@ def _by_name(algorithms: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(algorithm: Any) -> str:
-    """A name, or that of a class or of an instance's class as this package has it."""
+    """A name, or this package's name for a class or an instance's class."""
     if isinstance(algorithm, str):
         return label(algorithm)
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)

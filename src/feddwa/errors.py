@@ -1,4 +1,4 @@
-"""The one exception that means "the request is wrong", as opposed to "the program is wrong"."""
+"""The exception for a wrong request, as opposed to a wrong program."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ class InputError(ValueError):
 
 
 class InputWarning(UserWarning):
-    """What is done in another way than the user may expect: one line, which the CLI prints."""
+    """A deviation from what the user may expect: one line, which the CLI prints."""
 
 
 def unknown(field: str, value: object, valid: Iterable[object]) -> InputError:
@@ -28,16 +28,16 @@ def require(condition: bool, field: str, value: object, valid: str) -> None:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """ "1 image", "2 images": a number and what is counted; many: the plural, where it is not `one` with an s."""
+    """ "1 image", "2 images": a number and its noun; many: the plural if it is not `one` with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def one_line(text: object) -> str:
-    """A text with everything escaped that would begin another line or steer a terminal."""
+    """A text with all characters escaped that would begin a new line or control a terminal."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, the middle left out where it is long."""
+    """A value's repr, with the middle left out if it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]}...{text[-SHOWN // 4 :]} ({len(text)} characters)"

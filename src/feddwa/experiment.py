@@ -1,4 +1,4 @@
-"""From a configuration and data to a finished run, new or resumed."""
+"""Run experiments from configuration and data, or resume them."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from feddwa import checkpoint, rates
-from feddwa.build import divided, load_dataset, make_engine, program_kind, settled, tasks_of
+from feddwa.build import completed, divided, load_dataset, make_engine, program_kind, tasks_of
 from feddwa.callbacks import Callback, Callbacks, Run
 from feddwa.checkpoint import Checkpoint
 from feddwa.config import RunConfig, options_of
@@ -35,12 +35,12 @@ from feddwa.workers import federation_of
 
 
 def run_task(config: RunConfig, task: Task, observe: Observer = lambda line: None) -> Result:
-    """Run a resolved configuration on data that are loaded already."""
+    """Run a resolved configuration on loaded data."""
     return run_tasks([config], [task], [observe])[0]
 
 
 def watching(observe: Callable[..., None], seeds: Iterable[int]) -> list[Observer]:
-    """For each of several seeds an observer that tells which it is of."""
+    """An observer for each seed that passes the seed on."""
     return [partial(observe, seed=seed) for seed in seeds]
 
 
@@ -51,9 +51,9 @@ def run_seeds(
     observers: Sequence[Observer] = (),
     callbacks: Sequence[Callback] = (),
 ) -> Results:
-    """Run a settled configuration on the data of several seeds, in lockstep.
+    """Run a completed configuration on the data of several seeds, in lockstep.
 
-    Runs in `path` that are finished are read back, and those that were interrupted go on. All seeds have one rate.
+    Finished runs in `path` are read back, interrupted ones resumed. All seeds have one rate.
     """
     if path is not None:
         path.mkdir(parents=True, exist_ok=True)
@@ -73,16 +73,19 @@ def run_tasks(
     written: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> list[Result]:
-    """Run configurations of one network, in lockstep: what their clients train alike is trained as one stack.
+    """Run configurations of one network in lockstep: equal training of their clients is one stack.
 
-    Networks whose frozen parameters differ run one after another, and so do runs whose clients are divided among ranks.
-    Those that are `begun` go on from the last checkpoint in their directory. observers: of the first runs, as many as
-    there are. written: whether there are run directories. callbacks: of all, besides those that configurations name.
+    Networks with different frozen parameters run one after another, as do runs whose clients are divided among ranks.
+    `begun` runs continue from the last checkpoint in their directory. observers: of the first runs, as many as given.
+    written: whether there are run directories. callbacks: of all runs, in addition to those in the configurations.
     """
     new = _run if written else _run_unwritten
     jobs = [partial(_resume if config in begun else new, callbacks=callbacks) for config in configs]
     pairs = [
-        (rates.chosen(settled(dataclasses.replace(config, clients=task.partition.everybody), task.dataset), task), task)
+        (
+            rates.chosen(completed(dataclasses.replace(config, clients=task.partition.everybody), task.dataset), task),
+            task,
+        )
         for config, task in zip(configs, tasks, strict=True)
     ]
     engines = [make_engine(config, task) for config, task in pairs]
@@ -91,7 +94,7 @@ def run_tasks(
     alone = len(pairs) == 1 or len(kinds) > 1 or CURRENT.get() is not None
     if alone or any(engine.sequential for engine in engines):
         return [job(*rest) for job, *rest in zip(jobs, *zip(*pairs, strict=True), engines, watching, strict=True)]
-    samples = [task.keep("identity of the samples", object) for task in tasks]  # one object where samples are shared
+    samples = [task.keep("identity of the samples", object) for task in tasks]  # one object if samples are shared
     name = ("stack", *kinds, *(samples if len(set(samples)) > 1 else samples[:1]))
     stack = tasks[0].keep(name, lambda: lockstep.stacked_engine(engines))
     members = lockstep.lockstep_engines(engines)
@@ -109,7 +112,7 @@ def _run(
     facts = provenance(config, task) if config.checkpoint_every else {}
     with runs.RunDirectory.create(config, describe(task.dataset, task.partition), facts) as directory:
         rates.write(directory.path, config, task)
-        source.federation.where.move(directory.path / runs.CHECKPOINTS)
+        source.federation.placement.move(directory.path / runs.CHECKPOINTS)
         return _finish(config, source, task, observe, callbacks, directory)
 
 
@@ -124,21 +127,21 @@ def _resume(
 ) -> Result:
     path, facts = Path(str(config.out)), provenance(config, task)
     if (path / runs.RECORD).exists():
-        runs.check_sums(path)  # before anything is read: what has changed is named as such
+        runs.check_sums(path)  # before anything is read, so that changed files are named
     content = runs.read_record(path)
     if content is not None:
         return _read(path, content, task, facts)
     source = _rounds(config, task, engine)
-    source.federation.where.move(path / runs.CHECKPOINTS)
+    source.federation.placement.move(path / runs.CHECKPOINTS)
     with runs.RunDirectory.reopen(config, facts) as directory:
         past = directory.rewind(_restore(source.federation, path, facts))
         return _finish(config, source, task, observe, callbacks, directory, past)
 
 
 def _read(path: Path, content: Mapping[str, Any], task: Task, facts: Mapping[str, Any]) -> Result:
-    """A finished run, if it is one of these facts; content: of its record."""
+    """A finished run if it has these facts; content: of its record."""
     card = store.read_card(path)
-    if card.run:  # a run without checkpoints has not looked at what it is made of
+    if card.run:  # a run without checkpoints has not recorded its facts
         check_same(card.run, facts, path)
     runs.tidy(path)
     trained = None if card.missing else store.read(path).in_memory()
@@ -154,10 +157,10 @@ def resume(
     observe: Callable[..., None] = lambda line, seed=0: None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | Results:
-    """Go on with the run in a directory from its last checkpoint, to the end that it would have had anyway.
+    """Continue the run in a directory from its last checkpoint, with the same result as without interruption.
 
-    A run that is finished is read back, with its models unless it was made without storing them. In the directory of
-    several seeds all of them go on. callbacks: besides those that the configuration names.
+    A finished run is read back, with its models if they were stored. In a directory of several seeds all runs are
+    resumed. callbacks: in addition to those in the configuration.
     """
     path = Path(path)
     if (path / SEEDS).is_file():
@@ -172,11 +175,11 @@ def resume(
 
 
 def _found_again(config: RunConfig, file: Path) -> Dataset:
-    """The data of a run that goes on; file: of its configuration."""
+    """The data of a resumed run; file: of its configuration."""
     try:
         return load_dataset(config)
     except InputError as error:
-        raise InputError(f"{error} (where the data have moved, change {file})") from None
+        raise InputError(f"{error} (if the data have moved, change {file})") from None
 
 
 def resume_task(
@@ -186,13 +189,15 @@ def resume_task(
     observe: Observer = lambda line: None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """The same on data that are loaded already."""
+    """The same on loaded data."""
     config = dataclasses.replace(config, out=str(path))
     return run_tasks([config], [task], [observe], begun=[config], callbacks=callbacks)[0]
 
 
 def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Checkpoint | None:
-    """Bring a federation to the last checkpoint of a run directory, if that is its own; without one it stays new."""
+    """Restore the last checkpoint of a run directory if it belongs to the federation; otherwise the federation stays
+    new.
+    """
     folder = path / runs.CHECKPOINTS
     found = checkpoint.latest(folder)
     while found is not None:
@@ -208,7 +213,7 @@ def _restore(federation: Federation, path: Path, facts: Mapping[str, Any]) -> Ch
 
 
 def _rounds(config: RunConfig, task: Task, engine: Engine) -> SimulatedRounds:
-    """The rounds of a run before the first one, and who is served after the last."""
+    """The rounds of a run before the first one, and the clients evaluated after the last."""
     held_out = HeldOut.of(config, engine, task)
     return SimulatedRounds(federation_of(config, task, engine), store.card_of(config, task.dataset, engine), held_out)
 
@@ -222,7 +227,7 @@ def _finish(
     directory: runs.RunDirectory | None = None,
     past: Sequence[dict[str, Any]] = (),
 ) -> Result:
-    """All rounds that are left, recorded, and the models that come out."""
+    """Run and record all remaining rounds, and return the final models."""
     names, device, rounds = source.names(config), source.federation.engine.data.device, config.rounds or 0
     path = None if directory is None else directory.path
     told = Callbacks(Run(config, path, past), [*callbacks_of(config), *callbacks])

@@ -1,4 +1,4 @@
-"""The round loop: sample, download, train, upload, mix, evaluate. It knows no algorithm, no file and no screen."""
+"""The round loop: sample, download, train, upload, mix, evaluate. Independent of algorithms, files and terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,50 +22,50 @@ from feddwa.privacy.mechanism import NOTHING
 from feddwa.privacy.plan import Plan, begin_privately, planned
 from feddwa.shards import ShardedClientSide
 from feddwa.sides import ClientSide, ServerSide, begin, problem_of
-from feddwa.state import MEMORY, ROWS, SERVER, State
-from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OUTSIZED
+from feddwa.state import MEMORY, ROWS, SERVER, Placement
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OVERSIZED
 
 
 @dataclass(frozen=True)
 class Round:
-    """What happened in one round."""
+    """The results of one round."""
 
-    cohort: Cohort  # the clients whose updates count
+    cohort: Cohort  # clients whose updates were accepted
     before: Scores  # (N,) every client's personalised model at the start of the round
     after: Scores  # (m,) the participants' models after local training
     info: Info
     costs: Costs
-    missing: Mapping[int, str] = field(default_factory=dict)  # client -> why its update does not count
-    evaluated: Tensor | None = None  # (k,) clients that were, in ascending order; the others' scores are NaN; None: all
+    missing: Mapping[int, str] = field(default_factory=dict)  # client -> reason why its update was not used
+    evaluated: Tensor | None = None  # (k,) evaluated clients, in ascending order; the others' scores are NaN; None: all
 
 
 @dataclass
 class Federation:
-    """A federation at rest between two rounds. `step` advances it by one round."""
+    """A federation between two rounds. `step` advances it by one round."""
 
     algorithm: Algorithm
     engine: Engine
     participation: float = 1.0
     sequential: bool = False  # the plain loop instead of the vectorised engine
     chunk: int | None = None  # clients trained together; None = as many as fit into memory
-    batchnorm: str = "local"  # what becomes of BatchNorm: see feddwa.batchnorm
+    batchnorm: str = "local"  # BatchNorm policy: see feddwa.batchnorm
     faults: Faults = HEALTHY
-    attacks: Shares = ()  # attacks and the share of the clients that each has
+    attacks: Shares = ()  # attacks and their shares of the clients
     defences: Defences = UNDEFENDED
     privacy: Privacy = PUBLIC
-    discloses: bool = True  # whether clients tell data sizes and class statistics, as far as the method has them do so
-    rounds: int = 1  # that the budget of `privacy` is for
+    discloses: bool = True  # whether clients disclose data sizes and class statistics, if the method asks for them
+    rounds: int = 1  # rounds covered by the budget of `privacy`
     eval_every: int = 1  # rounds from one evaluation to the next
-    eval_clients: int | None = None  # clients that are evaluated then; None = all
+    eval_clients: int | None = None  # number of evaluated clients; None = all
     round: int = 0  # finished rounds
-    where: State = field(default_factory=State)  # the rows of all clients
+    placement: Placement = field(default_factory=Placement)  # storage of all clients' rows
     attackers: Attackers = field(init=False)
-    plan: Plan | None = field(init=False)  # of what is private
-    nothing: Message = field(init=False)  # the upload of nobody (0, ...), where something is private
+    plan: Plan | None = field(init=False)  # of the privacy mechanism
+    nothing: Message = field(init=False)  # an empty upload (0, ...), under privacy
     server: ServerState = field(init=False)
     memory: Memory = field(init=False)  # (N, ...) of every client
-    scores: Scores = field(init=False)  # (N,) of the personalised models as they are now, NaN where not evaluated
-    evaluated: Tensor = field(init=False)  # (k,) clients that were, in ascending order
+    scores: Scores = field(init=False)  # (N,) of the current personalised models, NaN if not evaluated
+    evaluated: Tensor = field(init=False)  # (k,) evaluated clients, in ascending order
 
     def __post_init__(self) -> None:
         begin_privately(self.privacy, self.engine)
@@ -80,7 +80,7 @@ class Federation:
             self.server, self.memory = begin(self.algorithm, side.batchnorm, problem, buffers, self.engine.settings)
         self.plan, self.nothing = None, {}
         if self.privacy.active or not self.discloses:
-            begun = DryRun(self.algorithm, side.batchnorm, self.engine, self.server, self.memory, self.everybody())
+            begun = DryRun(self.algorithm, side.batchnorm, self.engine, self.server, self.memory, self.all_clients())
             if not self.discloses:
                 begun.check_disclosed()
             if self.privacy.active:
@@ -92,13 +92,13 @@ class Federation:
         self._evaluate(self._due())
 
     def step(self) -> Round:
-        """One round. A client that is absent or refused changes nobody's model; a round without any is a pause."""
+        """One round. An absent or refused client changes no model; a round without accepted clients changes nothing."""
         costs, device = Costs(), None if self.engine.lockstep > 1 else self.engine.data.device
         self.engine.enter(self.round + 1)
         invited, before, evaluated = self._cohort(self.round + 1), self.scores, self.evaluated
         absent = self.faults.absent(self.engine.seed, invited)
         missing = dict.fromkeys(invited.ids[absent].tolist(), ABSENT)
-        cohort, after = invited.only(~absent), map_scores(lambda values: values[:0], before)  # of nobody so far
+        cohort, after = invited.only(~absent), map_scores(lambda values: values[:0], before)  # empty so far
         info: Info = {}
         sent = self.nothing
         if len(cohort):
@@ -109,31 +109,31 @@ class Federation:
                 missing |= {client: why for client, why in zip(cohort.ids.tolist(), reasons, strict=True) if why}
                 moved = _places(reasons, (None, LATE))
                 new = put_parts(self.memory, cohort.ids[moved], take_parts(memory, moved))
-                self.memory = self.where.settled(MEMORY, new)
+                self.memory = self.placement.written_back(MEMORY, new)
                 counted = _places(reasons, (None,))
                 cohort = cohort.only(counted)
                 upload, sent, memory = (take_parts(parts, counted) for parts in (upload, sent, memory))
-                huge = self.server_side.outsized(self.server, cohort, sent)
-                missing |= dict.fromkeys(cohort.ids[huge].tolist(), OUTSIZED)
-                if huge.any():  # a client does not learn of it, so its memory has moved on
+                huge = self.server_side.oversized(self.server, cohort, sent)
+                missing |= dict.fromkeys(cohort.ids[huge].tolist(), OVERSIZED)
+                if huge.any():  # the client is not informed, so its memory has changed
                     kept = (~huge).nonzero().flatten()
                     cohort = cohort.only(kept)
                     upload, sent, memory = (take_parts(parts, kept) for parts in (upload, sent, memory))
         if len(cohort):
             with costs.phase("evaluate", device):
                 after = self.client_side.trained_scores(cohort.ids, cohort.round, upload, memory, evaluated)
-        if len(cohort) or self.server_side.mechanism.central:  # noise alone, where nobody takes part
+        if len(cohort) or self.server_side.mechanism.central:  # noise alone if nobody takes part
             with costs.phase("server", device), costs.serving():
                 new, info = self.server_side.advance(self.server, cohort, sent)
-                self.server = self.where.settled(SERVER, new)
-        info = info if len(cohort) else {}  # of nobody there is nothing to report
+                self.server = self.placement.written_back(SERVER, new)
+        info = info if len(cohort) else {}  # nothing to report for an empty cohort
         self.round += 1
         with costs.phase("evaluate", device):
             self._evaluate(self._due())
         return Round(cohort, before, after, info, costs, missing, evaluated)
 
     def _train(self, cohort: Cohort, costs: Costs) -> tuple[Message, Message, Memory]:
-        """The client side of a round: the uploads as clients make them, as they arrive, and the new memories."""
+        """The client side of a round: the uploads as sent, the uploads as received, and the new memories."""
         download, memory = self.server_side.download(self.server, cohort), take_parts(self.memory, cohort.ids)
         upload, memory, costs.flops = self.client_side.train(cohort.ids, cohort.round, download, memory)
         costs.bytes_down, costs.bytes_up = message_bytes(download), message_bytes(upload)
@@ -142,7 +142,7 @@ class Federation:
         return upload, self.faults.sent(self.engine.seed, cohort, sent), memory
 
     def _reasons(self, cohort: Cohort, upload: Message) -> list[str | None]:
-        """Of every client why its update does not count; None = it does."""
+        """For every client the reason why its update is not used; None if it is used."""
         seed, expected = self.engine.seed, updates.signature(upload)
         checks = zip(
             self.faults.late(seed, cohort).tolist(),
@@ -156,31 +156,31 @@ class Federation:
         ]
 
     def state(self) -> Mapping[str, Parts]:
-        """Everything that the coming rounds depend on, besides the number of the round."""
-        sides = {SERVER: self.where.tree(SERVER, self.server), MEMORY: self.where.tree(MEMORY, self.memory)}
-        return {**sides, "scores": {"all": self.scores.named()}, ROWS: self.where.marks()}
+        """Everything that future rounds depend on, apart from the round number."""
+        sides = {SERVER: self.placement.tree(SERVER, self.server), MEMORY: self.placement.tree(MEMORY, self.memory)}
+        return {**sides, "scores": {"all": self.scores.named()}, ROWS: self.placement.marks()}
 
-    def place(self, where: State) -> None:
-        """Before the first round: let the rows of all clients live there."""
-        self.where = where
-        self.server = where.placed(SERVER, self.server, self.clients)
-        self.memory = where.placed(MEMORY, self.memory, self.clients)
+    def place(self, placement: Placement) -> None:
+        """Move the rows of all clients to a storage, before the first round."""
+        self.placement = placement
+        self.server = placement.place(SERVER, self.server, self.clients)
+        self.memory = placement.place(MEMORY, self.memory, self.clients)
 
     def restore(self, round: int, state: Mapping[str, Parts], older: Sequence[Mapping[str, Parts]] = ()) -> None:
-        """Go back to where `state` was taken, after so many rounds; older: states of other checkpoints that stay."""
-        sides = self.where.restored({SERVER: self.server, MEMORY: self.memory}, state, older)
+        """Restore `state`, taken after `round` rounds; older: states of other checkpoints to keep."""
+        sides = self.placement.restored({SERVER: self.server, MEMORY: self.memory}, state, older)
         self.server, self.memory = sides[SERVER], sides[MEMORY]
         self.scores, self.round = Scores.of(state["scores"]["all"]), round
         self.evaluated = self._due()
 
     def personal(self, cohort: Cohort) -> tuple[Stack, Stack]:
-        """The personalised models of some clients as they are now, frozen parameters included, and their buffers."""
+        """The current personalised models of some clients, frozen parameters included, and their buffers."""
         message, memory = self.server_side.deliver(self.server, cohort), take_parts(self.memory, cohort.ids)
         model, buffers = self.client_side.personal(cohort.ids, cohort.round, message, memory)
         return self.engine.complete(model), buffers
 
-    def everybody(self) -> Cohort:
-        """All clients, as the cohort of the coming round."""
+    def all_clients(self) -> Cohort:
+        """All clients, as a cohort of the next round."""
         sizes = self.engine.data.splits["train"].sizes
         return Cohort(torch.arange(len(sizes)), sizes, self.round + 1, self.clients)
 
@@ -201,7 +201,7 @@ class Federation:
 
     @property
     def honest(self) -> Tensor:
-        """(h,) the clients that do not attack, in ascending order: scores are of these alone."""
+        """(h,) the clients that do not attack, in ascending order; scores cover these alone."""
         return self.attackers.honest
 
     @property
@@ -210,17 +210,17 @@ class Federation:
         return int(self.participation * len(self.engine.data.splits["train"].sizes) + 1e-9)
 
     def evaluate_all(self) -> None:
-        """Evaluate all honest clients' models as they are now, unless that has been done."""
+        """Evaluate the current models of all honest clients, unless already done."""
         if len(self.evaluated) < len(self.honest):
             self._evaluate(self.honest)
 
     def _due(self) -> Tensor:
-        """(k,) the clients that are evaluated after this round, in ascending order."""
+        """(k,) the clients to evaluate after this round, in ascending order."""
         due = self.round % self.eval_every == 0
         return to_evaluate(self.engine.seed, self.honest, self.eval_clients if due else 0)
 
     def _evaluate(self, ids: Tensor) -> None:
-        """Score the personalised models of clients (k,) as they are now."""
+        """Score the current personalised models of clients (k,)."""
         self.evaluated = ids
         if not len(ids):
             self.scores = unknown(self.clients, self.client_side.score_names)
@@ -234,7 +234,7 @@ class Federation:
 
 
 def to_evaluate(seed: int, clients: Tensor, count: int | None) -> Tensor:
-    """(k,) the `count` of these clients that are evaluated, the same in every round, in ascending order; None: all."""
+    """(k,) the `count` of these clients to evaluate, the same in every round, in ascending order; None: all."""
     if count is None or count >= len(clients) or not count:
         return clients[:count]
     return clients[keys.sample(keys.key(seed, "evaluated"), len(clients), count)]

@@ -1,4 +1,4 @@
-"""Whether network, data and settings fit together: tried before any training, each mismatch said in one line."""
+"""Checks before training that network, data and settings fit together; every mismatch gives a one-line error."""
 
 import copy
 import warnings
@@ -24,15 +24,15 @@ from feddwa.errors import InputError
 from feddwa.plugins import label
 from feddwa.scoring import next_token
 
-FEW_CLASSES = 10  # of more classes each must have two samples on average
+FEW_CLASSES = 10  # with more classes, each needs two samples on average
 
 
 def check_targets(config: RunConfig, dataset: Dataset) -> None:
-    """Raise where targets cannot be meant so: classes all the same or most of them different, or one-hot rows."""
+    """Raise for implausible targets: all of one class, mostly different labels, or one-hot rows."""
     where, rows = f"dataset {dataset.name}", len(dataset.y)
     if dataset.classes == 1:
         name = " ".join(dataset.class_names)
-        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to tell apart")
+        raise InputError(f"{where}: all {rows:,} samples are of one class, {name}; there is nothing to classify")
     if config.loss == "bce":
         refuse_padding(dataset)
     if config.loss is not None:
@@ -53,7 +53,7 @@ def check_targets(config: RunConfig, dataset: Dataset) -> None:
 
 
 def check_answers(config: RunConfig, dataset: Dataset) -> None:
-    """Raise unless a network of this package gives as many answers for a sample as the data have classes to find."""
+    """Raise unless a network of this package gives one output per target of a sample."""
     if config.model not in models.MODELS or not dataset.classes:
         return
     model = models.find(config.model, config.model_arg)
@@ -70,7 +70,7 @@ def check_answers(config: RunConfig, dataset: Dataset) -> None:
 
 
 def try_batch(engine: Engine) -> None:
-    """One batch through model, loss and metrics, to say in one line where they and the data do not fit."""
+    """One batch through model, loss and metrics; a mismatch with the data gives a one-line error."""
     own = engine.data.splits["test"]
     x, y = engine.data.batch(own.index[0, :1], engine.dtype)
     engine.module.eval()
@@ -82,7 +82,7 @@ def try_batch(engine: Engine) -> None:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise InputError(f"model: does not take {_in_words(x)}: {first_line(error)}") from error
-        axis = {F.cross_entropy: 1, next_token: -1}.get(engine.loss)  # of outputs, that of classes
+        axis = {F.cross_entropy: 1, next_token: -1}.get(engine.loss)  # axis of classes in the outputs
         scores = outputs.shape[axis] if axis is not None and outputs.ndim > 1 else None
         if scores is not None and scores < engine.data.classes:
             raise InputError(f"model: gives {scores} scores, must be at least {engine.data.classes}, one per class")
@@ -101,20 +101,20 @@ def try_batch(engine: Engine) -> None:
 
 
 def _in_words(x: NetworkInput) -> str:
-    """Type and shape of a sample; of several inputs, of each."""
+    """Type and shape of a sample, or of each of several inputs."""
     if isinstance(x, torch.Tensor):
         return f"{x.dtype} samples {tuple(x.shape[1:])}"
     return f"the inputs {', '.join(f'{name}: {value.dtype} {tuple(value.shape[1:])}' for name, value in x.items())}"
 
 
 def check_clients(engine: Engine) -> None:
-    """Every client must have what it can train on and be tested with."""
+    """Raise unless every client has samples for training and testing."""
     check_single_samples(engine)
     check_targets_left(engine)
 
 
 def check_single_samples(engine: Engine) -> None:
-    """BatchNorm over single values has no variance: say so before the run comes to such a batch."""
+    """Raise for batches of a single value, over which BatchNorm has no variance."""
     width, sizes = engine.settings.batch_size, engine.data.splits["train"].sizes
     alone = (sizes % width == 1).nonzero().flatten() if width > 1 else torch.arange(len(sizes))
     if not len(alone) or not any(isinstance(layer, _BatchNorm) for layer in engine.module.modules()):
@@ -132,7 +132,7 @@ def check_single_samples(engine: Engine) -> None:
 
 
 def check_targets_left(engine: Engine) -> None:
-    """Every client must have something to predict: rows of tokens may be padding alone."""
+    """Raise unless every client has a token to predict: targets may be padding alone."""
     for split in ("train", "test"):
         nothing = (engine.data.answers(split) == 0).nonzero().flatten().tolist()
         if nothing:
@@ -144,7 +144,7 @@ def check_targets_left(engine: Engine) -> None:
 
 
 def check_validation(config: RunConfig, engine: Engine) -> None:
-    """Somebody must have samples to validate with."""
+    """Raise unless some client has samples for validation."""
     held_out = engine.data.validation_sizes
     if held_out is not None and not held_out.any():
         most = int(engine.data.splits["train"].sizes.max())
@@ -155,7 +155,7 @@ def check_validation(config: RunConfig, engine: Engine) -> None:
 
 
 def check_trainable(module: nn.Module) -> None:
-    """There must be something to train."""
+    """Raise unless the model has trainable parameters."""
     if not trainable(module):
         count = sum(value.numel() for value in module.parameters())
         why = f"all of its {count:,} parameters are frozen (requires_grad=False)" if count else "has no parameters"
@@ -163,7 +163,7 @@ def check_trainable(module: nn.Module) -> None:
 
 
 def check_central(config: RunConfig, engine: Engine, algorithm: Algorithm) -> None:
-    """`--eval central` is about one global model."""
+    """Raise unless the algorithm has one global model, as `--eval central` requires."""
     if config.eval != "central":
         return
     instead = "central-mean takes the mean over the clients' models"

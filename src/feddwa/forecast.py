@@ -1,7 +1,7 @@
-"""What a run will take, told from its first rounds: device and host memory, disk, and seconds.
+"""Forecast of a run's resources from its first rounds: device and host memory, disk, and seconds.
 
-What these rounds took is measured; what comes later is counted from shapes: rows that no round has changed yet,
-the copy that a checkpoint is written from, and the models that a run ends with.
+The first rounds are measured. Later needs are computed from shapes: rows that no round has changed yet, the copy for a
+checkpoint, and the final models.
 """
 
 import resource
@@ -15,16 +15,16 @@ from feddwa import checkpoint
 from feddwa.config import RunConfig
 from feddwa.engine.places import MARKS
 from feddwa.federation import Federation
-from feddwa.room import GIB, disk_bytes, host_bytes
+from feddwa.row_location import GIB, disk_bytes, host_bytes
 
-LINE = 40  # bytes that a client has in the files of a round's scores
+LINE = 40  # bytes per client in the files of a round's scores
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes at the most, while the run goes on, and seconds of all its rounds."""
+    """Peak bytes during the run, and seconds of all rounds."""
 
-    device: int  # 0 on a CPU, where all memory is the host's
+    device: int  # 0 on a CPU, where all memory is host memory
     host: int
     disk: int
     seconds: float
@@ -37,7 +37,7 @@ class Forecast:
         )
 
     def lacking(self, config: RunConfig, device: torch.device) -> Iterator[str]:
-        """What there is not enough of, and which option takes less of it."""
+        """Insufficient resources, each with options that reduce the need."""
         if self.device and self.device > torch.cuda.get_device_properties(device).total_memory:
             yield f"device memory: {_size(self.device)}; take --state host, or a smaller --chunk"
         host, disk = host_bytes() + most_resident(), disk_bytes(config.out)
@@ -49,15 +49,15 @@ class Forecast:
 
 
 def most_resident() -> int:
-    """The most bytes of memory that this process has had."""
+    """Peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def forecast(config: RunConfig, federation: Federation, seconds: float) -> Forecast:
-    """What all rounds of a run take. federation: after some rounds of it; seconds: what one takes."""
+    """The resources of a whole run. federation: after some rounds; seconds: time of one round."""
     n, m, rounds = federation.clients, federation.cohort_size, config.rounds or 0
-    device, where = federation.engine.data.device, federation.where
-    row = sum(store.width for store in where.stores.values())  # bytes of what a client has in stores
+    device, where = federation.engine.data.device, federation.placement
+    row = sum(store.width for store in where.stores.values())  # bytes per client in the stores
     tried, changed = (row * n * (1 - (1 - m / n) ** count) for count in (federation.round, rounds))
     checkpoints, models = bool(config.checkpoint_every), _model_bytes(federation)
     tree = checkpoint.size(federation.state()) * checkpoints
@@ -75,9 +75,9 @@ def forecast(config: RunConfig, federation: Federation, seconds: float) -> Forec
 
 
 def _model_bytes(federation: Federation) -> int:
-    """Of the models that a run ends with; a global one is there once."""
+    """Bytes of the final models; a global model is counted once."""
     n = federation.clients
-    parts = federation.personal(federation.everybody().only(torch.arange(min(2, n))))
+    parts = federation.personal(federation.all_clients().only(torch.arange(min(2, n))))
     stacks = (value for stack in parts for value in stack.values())
     return sum(value[0].numel() * value.element_size() * (n if value.stride(0) else 1) for value in stacks)
 

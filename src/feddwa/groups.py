@@ -1,7 +1,7 @@
 """Groups of algorithms: their kinds, the methods of the paper, and all, as `feddwa compare --algorithms` takes them.
 
 all      every algorithm of this package
-@paper   those that the paper's tables have
+@paper   those of the paper's tables
 @KIND    those of a kind, @global for example
 """
 
@@ -11,7 +11,7 @@ from feddwa.built_in import entries
 from feddwa.errors import unknown
 
 ALL = "all"
-KINDS = {  # what `Algorithm.kind` may be, in the order of lists
+KINDS = {  # values of `Algorithm.kind`, in the order of lists
     "baseline": "what joining has to beat",
     "global": "one model for all",
     "personal": "a model for each client, from or beside a global one",
@@ -38,9 +38,9 @@ def groups() -> dict[str, list[str]]:
 
 
 def expanded(names: Iterable[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names with every group replaced by its algorithms, and which of them a group alone has brought.
+    """Names with every group replaced by its algorithms, and the names that come from a group alone.
 
-    A name that is also given by itself, or by an earlier group, is not repeated; one that is given twice by itself is.
+    A name from a group is dropped if it was given before; a name given twice is kept twice.
     """
     known, given = groups(), tuple(names)
     found: list[str] = []

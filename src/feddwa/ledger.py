@@ -1,4 +1,4 @@
-"""What a round costs: bytes counted from the messages, FLOPs from the work, seconds by phase."""
+"""The cost of a round: bytes from the messages, FLOPs from the work, seconds by phase."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -14,24 +14,24 @@ from feddwa.engine.rows import described, tensors
 
 
 def message_bytes(message: Message) -> int:
-    """Bytes of one client's message: everything in it, whatever it is. Lazy rows are not looked at."""
+    """Bytes of one client's message. Lazy rows are not loaded."""
     known = {part: described(stack) for part, stack in message.items()}
     return sum(value.shape[1:].numel() * value.element_size() for _, value in tensors(known))
 
 
 @dataclass
 class Costs:
-    """One round."""
+    """Costs of one round."""
 
     bytes_down: int = 0  # per participating client
     bytes_up: int = 0
-    flops: Tensor = field(default_factory=lambda: torch.zeros(0))  # (m,) of local training, per participating client
-    server_flops: int = 0  # of the server's step: products of models, as distances and mixtures consist of
+    flops: Tensor = field(default_factory=lambda: torch.zeros(0))  # (m,) local training, per participating client
+    server_flops: int = 0  # of the server's step: products of models, for distances and mixtures
     seconds: dict[str, float] = field(default_factory=dict)  # phase -> wall time
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Book the products of models of the enclosed work as the server's."""
+        """Count the enclosed products of models as the server's."""
         token = _SERVING.set(self)
         try:
             yield
@@ -42,8 +42,8 @@ class Costs:
     def phase(self, name: str, device: torch.device | None) -> Iterator[None]:
         """Add the time of the enclosed work to a phase.
 
-        device: a GPU is waited for, so that its work counts for this phase; None in lockstep, where its work is for all
-        federations and only their time together says something.
+        device: synchronise a GPU, so that its work counts for this phase; None in lockstep, where its work is for all
+        federations and only their total time is meaningful.
         """
         start = time.perf_counter()
         yield
@@ -56,9 +56,9 @@ _SERVING: ContextVar[Costs | None] = ContextVar("serving", default=None)  # fede
 
 
 def book(m: int, n: int, models: Mapping[str, Tensor]) -> None:
-    """Count m x n products of vectors that are as long as a model of the stack `models`, two FLOPs per multiply-add.
+    """Count m x n products of vectors as long as a model of the stack `models`, two FLOPs per multiply-add.
 
-    They count where a server is at work (`Costs.serving`); what clients do besides training is not counted.
+    Counts only inside `Costs.serving`; the clients' work besides training is not counted.
     """
     costs = _SERVING.get()
     if costs is not None:

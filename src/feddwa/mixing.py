@@ -1,7 +1,7 @@
 """From models to aggregation weights, and from weights to new models: the server's arithmetic, as pure functions.
 
-Models come as a stack, name -> (m, *shape), or as one matrix (m, d). All sums are taken in float64, over chunks
-of parameters, so that nothing of the size of a stack is ever allocated besides the result.
+Models are a stack, name -> (m, *shape), or one matrix (m, d). All sums are in float64, over chunks of parameters, so
+that only the result has the size of a stack.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,19 +23,19 @@ from feddwa.ledger import book
 WIDTH = {"cpu": 4096, "cuda": 1 << 18}
 # Products summed in the models' own precision before float64 takes over; a GPU wants many of them at once.
 BLOCK = {"cpu": 4096, "cuda": 1024}
-LARGE = 1 << 19  # from this many parameters on, float32 models are multiplied in float32
+LARGE = 1 << 19  # number of parameters from which float32 models are multiplied in float32
 CLOSE, CLOSE_LARGE = 1e-8, 0.25  # below this share of the scale, cancellation would show in the sixth digit
-CENTRE = 8  # models whose mean is the origin: all of them would cost a quarter of the time, one may lie far out
+CENTRE = 8  # models whose mean is the origin: all would cost a quarter of the time, one may be an outlier
 
 Models = Stack | Tensor
 Granularity = Literal["model", "layer", "tensor"]
 
 
 def parameter_groups(names: Iterable[str], granularity: Granularity) -> dict[str, list[str]]:
-    """Parameters that get their weights together, by group: all of them, those of a layer, or each by itself."""
+    """Groups of parameters that share one set of weights: all of them, a layer's, or each by itself."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        layer = name.rpartition(".")[0] or "model"  # a network that is one layer has bare names
+        layer = name.rpartition(".")[0] or "model"  # a network of one layer has bare names
         groups.setdefault({"model": "model", "layer": layer, "tensor": name}[granularity], []).append(name)
     return groups
 
@@ -43,11 +43,11 @@ def parameter_groups(names: Iterable[str], granularity: Granularity) -> dict[str
 def squared_distances(a: Models, b: Models) -> Tensor:
     """D[i, j] = ||a_i - b_j||^2 over all parameters: (m, n) in float64, accurate to 1e-6.
 
-    Expanding the square cancels, because clients' models differ by a small share of their norm. So every model is first
-    taken relative to the mean of a few, which changes no difference, and pairs that are close even on that scale are
-    computed again from the differences themselves. Large float32 models are multiplied in float32, a chunk at a time,
-    and summed in float64 over chunks: what a chunk rounds depends on the processor, and over many of them it averages
-    out to at most 2e-7 of the scale (measured).
+    Expanding the square cancels, because clients' models differ by a small share of their norm. Every model is
+    therefore taken relative to the mean of a few, and pairs that are close even on that scale are recomputed from their
+    differences. Large float32 models are multiplied in float32, a chunk at a time, and summed in float64 over chunks.
+    The rounding error of a chunk depends on the processor; over many chunks it averages out to at most 2e-7 of the
+    scale (measured).
     """
     stack_a, stack_b = _as_stack(a), _as_stack(b)
     _check_alike(stack_a, stack_b)
@@ -65,7 +65,7 @@ def _squared_distances(a: Stack, b: Stack) -> Tensor:
     scale = norm_a.unsqueeze(-1) + norm_b.unsqueeze(-2)
     distances = scale - 2 * cross
     close = (distances < (CLOSE_LARGE if large else CLOSE) * scale).nonzero()
-    for pairs in close.split(distances[..., 0].numel()):  # as many models at once as there are anyway
+    for pairs in close.split(distances[..., 0].numel()):  # as many models at once as in the stacks
         *federation, i, j = pairs.unbind(1)
         distances[(*federation, i, j)] = _distances_of_pairs(a, b, (*federation, i), (*federation, j))
     return distances
@@ -79,13 +79,13 @@ def _products(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _squared_norms(x: Tensor) -> Tensor:
-    """||x_i||^2 for x (..., m, c), in blocks like the products but shorter: half the time of a sum in float64."""
+    """||x_i||^2 for x (..., m, c), in shorter blocks than the products: half the time of a sum in float64."""
     norms: Tensor = torch.linalg.vector_norm(_blocks(x, min(512, x.shape[-1])), dim=-1)  # (..., m, blocks)
     return norms.double().square().sum(-1)
 
 
 def _blocks(x: Tensor, width: int) -> Tensor:
-    """(..., c) -> (..., blocks, width), the last block filled up with zeros."""
+    """(..., c) -> (..., blocks, width), the last block padded with zeros."""
     rest = -x.shape[-1] % width
     filled: Tensor = F.pad(x, (0, rest)) if rest else x
     return filled.reshape(*x.shape[:-1], -1, width)
@@ -125,7 +125,7 @@ def _pairwise(x: Tensor, y: Tensor) -> Tensor:
 
 @jointly
 def _sum_products(a: Stack, b: Stack, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The sum of `product(x, y)` over matching pieces x (..., m, c), y (..., n, c) of flat stacks, on the CPU."""
+    """The sum of `product(x, y)` over matching chunks x (..., m, c), y (..., n, c) of flat stacks, on the CPU."""
     total = torch.zeros((), dtype=torch.float64)
     for name in a:  # one copy from the device for every tensor
         pieces = _chunks(only(a, [name]), b)
@@ -150,7 +150,7 @@ def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
     """FedDWA's weights from squared distances (m, n): p_ij ~ 1 / d_ij over the K nearest j, rows summing to 1 (Eq. 15).
 
     1 / d minimises sum_j p_j^2 d_ij on the simplex. The limit for d_ij = 0 is a uniform weight over exactly those j.
-    Of equally near clients the one with the smaller number is kept.
+    Ties keep the client with the smaller number.
     """
     require(top_k >= 1, "top_k", top_k, "at least 1")
     nearest = distances.argsort(dim=1, stable=True)[:, :top_k]
@@ -165,7 +165,7 @@ def inverse_weights(distances: Tensor, top_k: int) -> Tensor:
 def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
     """P (m, m): the weight of client j's local model in client i's next personalised model (FedDWA, Eq. 15 and top-K).
 
-    `top_k` counts the client itself; `top_k >= m` keeps everybody.
+    `top_k` counts the client itself; `top_k >= m` keeps all clients.
     """
     distances = squared_distances(guidance, local)
     if not distances.isfinite().all():
@@ -177,8 +177,8 @@ def dwa_weights(guidance: Models, local: Models, top_k: int) -> Tensor:
 def mix(weights: Tensor, stack: Stack, personal: bool = False) -> Stack:
     """New models sum_j weights[i, j] * stack_j: (k, *shape) from weights (k, m) and stack (m, *shape) (Eq. 8).
 
-    Where a server mixes under a defence (`mixing_by`), another mean of every row.
-    personal: whether row i is made for the client whose model is stack_i, k = m.
+    Under a defence (`mixing_by`) a robust mean replaces the sum of every row. personal: whether row i is for the client
+    whose model is stack_i, k = m.
     """
     return _MEAN.get()(weights, stack, personal)
 
@@ -192,13 +192,13 @@ def weighted_mean(weights: Tensor, stack: Stack, personal: bool = False) -> Stac
     }
 
 
-Mean = Callable[[Tensor, Stack, bool], Stack]  # as `mix` is called
+Mean = Callable[[Tensor, Stack, bool], Stack]  # the signature of `mix`
 _MEAN: ContextVar[Mean] = ContextVar("mean", default=weighted_mean)
 
 
 @contextmanager
 def mixing_by(mean: Mean) -> Iterator[None]:
-    """Let `mix` take another mean, of the same form, in the enclosed work."""
+    """Let `mix` use another mean, of the same signature, in the enclosed work."""
     token = _MEAN.set(mean)
     try:
         yield
@@ -220,9 +220,9 @@ def average(sizes: Tensor, stack: Stack) -> tuple[Model, Tensor]:
 
 
 def mix_groups(shares: Mapping[str, Tensor], groups: Mapping[str, list[str]], stack: Stack) -> tuple[Stack, Tensor]:
-    """Every group of parameters mixed by its own P; and one P of all, in which a group counts by its parameters.
+    """Every group of parameters mixed by its own P, and one P of all, weighted by the groups' parameters.
 
-    Row i of each P (m, m) is made for client i.
+    Row i of each P (m, m) is for client i.
     """
     mixed: dict[str, Tensor] = {}
     for group, weights in shares.items():
@@ -245,7 +245,7 @@ def _flat(stack: Stack) -> Stack:
 
 
 def _width(value: Tensor) -> int:
-    """Parameters of flat models (..., m, d) handled at a time: fewer where there are several federations."""
+    """Parameters of flat models (..., m, d) per chunk: fewer with several federations."""
     usual, federations = WIDTH[value.device.type], value.shape[:-2].numel()
     return usual if federations == 1 else max(usual // federations, usual // 8)
 
@@ -261,10 +261,9 @@ def _check_alike(a: Stack, b: Stack) -> None:
 
 
 def _centred_chunks(a: Stack, b: Stack, kind: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both stacks relative to the mean of b's first rows, in matching pieces (..., m, c), (..., n, c).
+    """Both stacks relative to the mean of b's first rows, in matching chunks (..., m, c), (..., n, c).
 
-    The pieces are of `kind` at least. They are written into the same two buffers: fresh memory for each would cost more
-    than the arithmetic.
+    The chunks are of type `kind` at least. They share two buffers: allocating each would cost more than the arithmetic.
     """
     first, other = next(iter(a.values())), next(iter(b.values()))
     width, kind = _width(first), torch.promote_types(kind, first.dtype)
@@ -279,7 +278,7 @@ def _centred_chunks(a: Stack, b: Stack, kind: torch.dtype) -> Iterator[tuple[Ten
 
 
 def _chunks(a: Stack, b: Stack) -> Iterator[tuple[Tensor, Tensor]]:
-    """Two flat stacks in matching pieces (..., m, c) and (..., n, c)."""
+    """Two flat stacks in matching chunks (..., m, c) and (..., n, c)."""
     for name, value in a.items():
         width = _width(value)
         yield from zip(value.split(width, -1), b[name].split(width, -1), strict=True)

@@ -1,8 +1,8 @@
-"""Own objects in the place of names: what `feddwa.run` takes besides strings, as names that a configuration can hold.
+"""Objects in place of names: converts the objects passed to `feddwa.run` into names for a configuration.
 
 A run directory names objects so that other processes find them: code by a reference, parameters and data by the path of
-a copy in the cache, whose name tells its content. Where nothing is written, objects without a name are held in HERE
-while the run lasts, and their reference leads there.
+a copy in the cache, named by its content. If nothing is written, objects without a name are held in HERE during the
+run, and their reference points there.
 """
 
 import copy
@@ -38,15 +38,15 @@ from feddwa.plugins import (
     label,
 )
 
-HERE = SimpleNamespace()  # n1, n2, ...: objects of the runs that this process is at, each under its own name
+HERE = SimpleNamespace()  # n1, n2, ...: objects of this process's current runs
 _numbers = itertools.count(1)
 
 
 @contextmanager
 def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]:
-    """Options in which objects stand for names: names instead, and the objects' fields as --param.
+    """Options with names in place of objects, and the objects' fields as --param.
 
-    written: whether a run directory will hold the names; else they are valid inside the context only.
+    written: whether a run directory will hold the names; otherwise they are valid inside the context only.
     """
     names = _Names(written)
     options = {name: os.fspath(each) if isinstance(each, os.PathLike) else each for name, each in options.items()}
@@ -54,7 +54,7 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
     try:
         for registry in (ALGORITHMS, PARTITIONS):
             value = options.get(registry.kind)
-            if dataclasses.is_dataclass(value) and not isinstance(value, type):  # with the values of its fields
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):  # an instance: pass on its fields
                 found[registry.kind] = names.of(registry, type(value))
                 own = {name: getattr(value, name) for name in params.fields_of(type(value))}
                 param += [f"{label(found[registry.kind])}.{name}={text}" for name, text in own.items()]
@@ -63,7 +63,7 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
         for key, name_of in (("model", names.of_model), ("loss", names.of_loss)):
             if not _is_name(options.get(key)):
                 found[key] = name_of(options[key])
-        if not _is_name(options.get("dataset")):  # it is read here, once
+        if not _is_name(options.get("dataset")):  # read once, here
             how = {key: found.pop(key) for key in list(found) if key in params.fields_of(DataOptions)}
             found["dataset"] = names.of_data(options["dataset"], DataOptions(**how))
         if isinstance(options.get("model"), nn.Module) and "dtype" not in options:
@@ -76,7 +76,7 @@ def named(options: Mapping[str, Any], written: bool) -> Iterator[dict[str, Any]]
 
 
 def shown(name: str | None) -> str | None:
-    """A name for people: of what is held in HERE the object's own."""
+    """A display name: for objects in HERE, the object's own name."""
     return label(name) if name is not None and name.startswith(HELD) else name
 
 
@@ -88,7 +88,7 @@ class _Names:
         self._held: list[str] = []
 
     def of(self, registry: Registry, value: Any) -> str:
-        """The name of a class or function: built in, a reference, or where nothing is written one that leads here."""
+        """The name of a class or function: built in, a reference, or a reference into HERE if nothing is written."""
         if self._written or any(value is known for known in registry.builtin.values()):
             return registry.name_of(value)
         return self._hold(value, getattr(value, "__name__", type(value).__name__))
@@ -96,7 +96,9 @@ class _Names:
     def of_model(self, value: Any) -> str:
         """A module with its parameters, or a class or function that makes one."""
         if not isinstance(value, nn.Module):
-            require(callable(value), "model", type(value).__name__, "a name, an nn.Module, or what makes one")
+            require(
+                callable(value), "model", type(value).__name__, "a name, an nn.Module, or a function that makes one"
+            )
             return self.of(MODELS, value)
         kind = type(value)
         if not self._written:
@@ -104,12 +106,12 @@ class _Names:
         name = MODELS.name_of(kind)
         try:
             accepted(kind, ("shape", "classes"))
-            why = "takes the layers themselves" if isinstance(value, nn.Sequential | nn.ModuleList) else ""
+            why = "takes layers as arguments" if isinstance(value, nn.Sequential | nn.ModuleList) else ""
         except Unfit as error:
             why = str(error)
         if why:
             raise InputError(
-                f"model: a run directory cannot make this {kind.__name__} again, whose class {why}; give a function "
+                f"model: a run directory cannot rebuild this {kind.__name__}, whose class {why}; give a function "
                 "of a module or script that makes it (model=make_net), or out=False, which writes nothing"
             )
         return f"{name}@{models.store(value)}"
@@ -142,14 +144,14 @@ class _Names:
             yield function if key is None or key == function else f"{key}={function}"
 
     def _hold(self, value: Any, name: str) -> str:
-        """Hold an object until `forget`, and tell the reference that leads to it."""
+        """Hold an object until `forget`; returns its reference."""
         place, plain = f"n{next(_numbers)}", re.sub(r"\W", "", name) or "it"
         setattr(HERE, place, SimpleNamespace(**{plain: value}))
         self._held.append(place)
         return f"{HELD}{place}.{plain}"
 
     def forget(self) -> None:
-        """Let go of what was held."""
+        """Release the held objects."""
         for place in self._held:
             delattr(HERE, place)
 
@@ -159,6 +161,6 @@ def _is_name(value: Any) -> bool:
 
 
 def _dtype_of(model: nn.Module) -> str:
-    """The run's dtype for a module: that of its trainable parameters, where it is one that runs have."""
+    """The run's dtype for a module: that of its trainable parameters, if runs support it."""
     kind = next((value.dtype for value in trainable(model).values()), torch.float32)
     return {torch.float64: "float64", torch.bfloat16: "bfloat16"}.get(kind, "float32")

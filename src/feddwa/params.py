@@ -3,8 +3,8 @@
 An algorithm and a partition are each a frozen dataclass; its fields *are* its hyper-parameters. The string after a
 field (PEP 257 attribute docstring) or the field's `metadata["help"]` documents it; `__post_init__` checks the range.
 
-A whole number is bounded above by its type: `Annotated[int, AtMost(...)]`, `Repeats`, or LARGEST where it is a plain
-`int`. Beyond that a run would not end, or not fit into memory, and a slip of the hand is the likelier meaning.
+A whole number is bounded above by its type: `Annotated[int, AtMost(...)]`, `Repeats`, or LARGEST for a plain `int`. A
+larger value would not finish or fit into memory, and is more likely a typing error.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from feddwa.errors import InputError, require
 
 T = TypeVar("T")
 
-LARGEST = 1_000_000  # of a whole number whose type says nothing else
+LARGEST = 1_000_000  # upper bound of a plain `int`
 NUMBER = {
     int: re.compile(r"[+-]?[0-9]+"),
     float: re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE),
@@ -39,24 +39,24 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Option:
-    """How a field stands on the command line, as a mark on its type. Without one it is --FIELD VALUE."""
+    """A field's appearance on the command line, as a mark on its type. The default is --FIELD VALUE."""
 
-    metavar: str = ""  # what the value is called, in help and errors
+    metavar: str = ""  # name of the value, in help and errors
     short: str = ""  # a second name, such as -o
-    flag: str = ""  # the name, where it is not --FIELD
-    positional: bool = False  # a word without dashes
-    repeated: bool = False  # one item of a tuple each time it is given
-    instead_of: str = ""  # the field in whose place it stands: one of both is given
+    flag: str = ""  # the name, if not --FIELD
+    positional: bool = False  # an argument without dashes
+    repeated: bool = False  # each occurrence adds one item to a tuple
+    instead_of: str = ""  # the field that it replaces: only one of both may be given
     hidden: bool = False  # not on the command line at all
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """What `feddwa tune` tries of a hyper-parameter, as a mark on its type: a range, or some values."""
+    """The values of a hyper-parameter that `feddwa tune` tries, as a mark on its type: a range, or a list."""
 
     low: float | None = None
     high: float | None = None
-    log: bool = False  # whether the logarithm of a number in the range is drawn evenly
+    log: bool = False  # whether to draw uniformly on a log scale
     choices: tuple[bool | int | float | str, ...] = ()  # in place of a range
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Tunable:
         return f"{self.low:g}..{self.high:g}{':log' * self.log}"
 
 
-Repeats = Annotated[int, AtMost(10_000)]  # how often work is done within a round: epochs, steps
+Repeats = Annotated[int, AtMost(10_000)]  # repetitions within a round: epochs, steps
 
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
@@ -75,13 +75,13 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
 
 @functools.cache
 def _fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
-    """The same, looked at once a class: that takes a third of a millisecond, and a table asks thousands of times."""
+    """The same, cached per class: it takes a third of a millisecond, and a table calls it thousands of times."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls) if f.init}
 
 
 def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
-    """Make `cls(**values)`; `what` ("algorithm feddwa") stands in errors. Values may be strings from a command line."""
+    """Make `cls(**values)`; `what` ("algorithm feddwa") is named in errors. Values may be strings of a command line."""
     known = fields_of(cls)
     for key in values:
         if key not in known:
@@ -93,9 +93,9 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
 
 
 def parse(value: Any, kind: Any) -> Any:
-    """A string as the value of type `kind` that it spells, where it spells one; anything else as it is.
+    """The value of type `kind` that a string spells; anything else unchanged.
 
-    Numbers are written in plain digits: Python's own `int(" 1_0 ")` takes more than anybody means.
+    Numbers are written in plain digits: Python's own `int(" 1_0 ")` accepts too much.
     """
     kind, optional, _ = parts_of(kind)
     if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
@@ -112,12 +112,13 @@ def parse(value: Any, kind: Any) -> Any:
 
 
 def typed(field: str, value: Any, kind: Any) -> Any:
-    """`value` where it is of type `kind` (bool, int, float, str, Literal, tuple[X, ...], X | None), else an error.
+    """`value` if it is of type `kind` (bool, int, float, str, Literal, tuple[X, ...], X | None); otherwise raises
+    InputError.
 
     A number may also be one of the words of `float | Literal["auto"]`.
 
-    Whole numbers are fine where a real one is wanted, and NumPy's numbers are numbers. A whole number is at most what
-    its type says, a string is one line that a file can hold.
+    Integers are valid for float fields, and NumPy numbers count as numbers. An integer is at most its type's bound; a
+    string is one line that a file can hold.
     """
     plain, optional, largest = parts_of(kind)
     if (optional and value is None) or (isinstance(value, str) and value in words_of(kind)):
@@ -135,7 +136,7 @@ def typed(field: str, value: Any, kind: Any) -> Any:
 
 
 def assigned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
-    """(owner, key, value) of a --param entry; owners: label -> class of all whose fields it may set."""
+    """(owner, key, value) of a --param entry; owners: label -> class with the fields that it may set."""
     name, equals, value = entry.partition("=")
     require(bool(equals and name), "--param", entry, "of the form KEY=VALUE")
     owner, dot, key = name.rpartition(".")
@@ -152,7 +153,7 @@ def assigned(entry: str, owners: Mapping[str, type]) -> tuple[str, str, str]:
 
 
 def shares(option: str, text: str, check: Callable[[str], None]) -> dict[str, float]:
-    """Name -> share, from 0 to 1, of "NAME=SHARE,..."; check: raises where there is no such name."""
+    """Name -> share, from 0 to 1, of "NAME=SHARE,..."; check: raises for an unknown name."""
     found: dict[str, float] = {}
     for entry in text.split(",") if text else []:
         name, _, value = (part.strip() for part in (entry if "=" in entry else f"{entry}=").rpartition("="))
@@ -171,12 +172,12 @@ def check(values: Any) -> None:
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is one line of characters, none of which is half of a pair."""
+    """Whether a text is one line of valid Unicode characters."""
     return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text)
 
 
 def in_words(kind: Any) -> str:
-    """What a value of this type looks like, for errors."""
+    """A description of the valid values of a type, for errors."""
     plain, _, _ = parts_of(kind)
     if typing.get_origin(plain) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(plain)))}"
@@ -197,7 +198,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 @functools.cache
 def parts_of(kind: Any) -> tuple[Any, bool, int]:
-    """X, whether None is valid, and the largest whole number, of X, `X | None` and either with marks."""
+    """(X, whether None is valid, largest integer) of X, `X | None` and either with marks."""
     optional, largest = False, LARGEST
     while typing.get_origin(kind) in (Annotated, Union, types.UnionType):
         if typing.get_origin(kind) is Annotated:
@@ -209,7 +210,7 @@ def parts_of(kind: Any) -> tuple[Any, bool, int]:
 
 
 def tunable_of(kind: Any) -> Tunable | None:
-    """What is tried of a hyper-parameter of this type; None where it is not searched."""
+    """The search space of a hyper-parameter of this type; None if it is not searched."""
     return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Tunable)), None)
 
 
@@ -219,26 +220,26 @@ def item_of(kind: Any) -> Any:
 
 
 def check_alternatives(where: str, given: Mapping[str, Any], kind: type) -> None:
-    """Raise where a value is given for a field and for one that stands in its place; where: before the options."""
+    """Raise if both a field and its replacement have values; where: prefix of the options in errors."""
     for name, (type_, _) in fields_of(kind).items():
         other = mark_of(type_).instead_of
         if other and name in given and other in given:
-            raise InputError(f"{where}{name} stands in the place of {other}; give one of them")
+            raise InputError(f"{where}{name} replaces {other}; give one of them")
 
 
 def replaced(values: Any) -> list[str]:
-    """Fields of a dataclass in whose place others have a value."""
+    """Fields of a dataclass whose replacements have values."""
     marks = {name: mark_of(kind).instead_of for name, (kind, _) in fields_of(type(values)).items()}
     return [own for name, own in marks.items() if own and getattr(values, name) is not None]
 
 
 def mark_of(kind: Any) -> Option:
-    """How a field of this type stands on the command line."""
+    """The command-line appearance of a field of this type."""
     return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Option)), Option())
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """The words that stand beside a number in `float | Literal["auto"] | None`."""
+    """The words allowed beside a number in `float | Literal["auto"] | None`."""
     while typing.get_origin(kind) is Annotated:
         kind = kind.__origin__
     parts = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else ()

@@ -1,4 +1,4 @@
-"""The personalised models of a federation whose rows live elsewhere: made when somebody looks at them."""
+"""The personalised models of a federation whose rows are stored off the device: computed on access."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from feddwa.federation import Federation
 
 @dataclass(frozen=True, eq=False)
 class PersonalRows(LazyRows):
-    """Parameters and buffers as they are after the last round: row i is the model of client ids[i]. On the CPU.
+    """Current parameters and buffers after the last round: row i is the model of client ids[i]. On the CPU.
 
-    Looking at a tensor makes the models of all rows, a block at a time.
+    Accessing a tensor computes the models of all rows, a block at a time.
     """
 
     federation: Federation
@@ -25,7 +25,7 @@ class PersonalRows(LazyRows):
 
     @classmethod
     def of(cls, federation: Federation) -> "PersonalRows":
-        """Of all clients."""
+        """The rows of all clients."""
         return cls(federation, torch.arange(federation.clients), tuple(_tensors(federation)))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -48,8 +48,8 @@ class PersonalRows(LazyRows):
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """Names of what is the same for all clients: a global model, say, of which two clients have one memory."""
-        model, buffers = self.federation.personal(self.federation.everybody().only(torch.arange(min(2, self.rows))))
+        """Names of tensors that are the same for all clients, such as a global model's: two clients share memory."""
+        model, buffers = self.federation.personal(self.federation.all_clients().only(torch.arange(min(2, self.rows))))
         return frozenset(name for name, value in {**model, **buffers}.items() if value.stride(0) == 0)
 
     def take(self, index: Tensor) -> "PersonalRows":
@@ -66,12 +66,12 @@ class PersonalRows(LazyRows):
         return {name: known[name].to("meta").expand(self.rows, *known[name].shape) for name in self.names}
 
     def stored(self) -> Stack:
-        """The same as a file has it: one row of what is shared."""
+        """The same as in a file: one row for shared tensors."""
         return {name: value[:1] if name in self.shared else value for name, value in self.described().items()}
 
     def blocks(self) -> Iterator[Stack]:
-        """The models of as many clients at a time as are trained together."""
-        federation, everybody = self.federation, self.federation.everybody()
+        """The models, as many clients at a time as are trained together."""
+        federation, everybody = self.federation, self.federation.all_clients()
         for block in self.ids.split(federation.client_side.chunk):
             model, buffers = federation.personal(everybody.only(block))
             yield {name: value.cpu() for name, value in {**model, **buffers}.items() if name in self.names}

@@ -1,4 +1,4 @@
-"""Algorithms, networks, partitions, datasets, attacks, defences by name, wherever their code is.
+"""Algorithms, networks, partitions, datasets, attacks and defences by name, from any package or file.
 
     fedavg                   a name of this package
     ditto                    a name that an installed package has registered under an entry point (`feddwa.algorithms`)
@@ -6,8 +6,8 @@
     path/to/file.py:Ditto    a reference: an attribute of a file
     timm:resnet18            a network of an installed library (torchvision, timm, hf)
 
-A reference stands wherever a name does: options, TOML files, Python. A run stores it in config.toml, so that whatever
-reads the run directory finds the same code again.
+References are accepted wherever names are: options, TOML files, Python. A run stores them in config.toml, so that every
+reader of the run directory finds the same code.
 """
 
 import dataclasses
@@ -29,37 +29,37 @@ from feddwa.built_in import entries
 from feddwa.errors import InputError, one_line, shown, unknown
 
 T = TypeVar("T")
-LIBRARIES = ("torchvision", "timm", "hf")  # that have networks by name, see feddwa.models.libraries
-HUB = "hf:"  # before the name of a repository of the Hugging Face hub
+LIBRARIES = ("torchvision", "timm", "hf")  # with networks by name, see feddwa.models.libraries
+HUB = "hf:"  # prefix of the name of a Hugging Face repository
 REFERENCE = re.compile(r"(?!hf:)(?P<place>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
-HELD = "feddwa.objects:HERE."  # begins references to objects that have no name of their own
+HELD = "feddwa.objects:HERE."  # prefix of references to objects without a name
 
 
 class Unfit(ValueError):
-    """Why an object cannot serve as what a reference is used for: "is a function, must be ..."."""
+    """The reason why an object cannot be used: "is a function, must be ..."."""
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Everything of one kind that a name or a reference can stand for.
+    """All names and references of one kind.
 
-    Names are known from the source of this package and from the metadata of installed ones; code is imported by `find`.
+    Names come from the source of this package and from the metadata of installed ones; `find` imports code.
     """
 
-    kind: str  # "algorithm": of the option --algorithm and of the entry points feddwa.algorithms
-    home: str  # module with the built-in ones by name, in ALGORITHMS, and `adopt`, which makes one of an object
-    several: str = ""  # the plural, where it is not `kind` with an s
+    kind: str  # "algorithm" for the option --algorithm and the entry points feddwa.algorithms
+    home: str  # module with the built-in ones in ALGORITHMS, and `adopt`, which converts an object
+    several: str = ""  # the plural, if it is not `kind` with an s
 
     @property
     def plural(self) -> str:
-        """As in `feddwa.algorithms`, the group of entry points."""
+        """The plural of `kind`, as in the entry-point group `feddwa.algorithms`."""
         return self.several or f"{self.kind}s"
 
     @property
     def builtin(self) -> Mapping[str, Any]:
-        """Name -> what it stands for, of this package."""
+        """Name -> object, of this package."""
         found: Mapping[str, Any] = getattr(importlib.import_module(self.home), self.plural.upper())
         return found
 
@@ -71,7 +71,7 @@ class Registry:
             raise unknown(option or f"--{self.kind}", name, [*self, *libraries, reference])
 
     def find(self, name: str, option: str = "") -> Any:
-        """What a name or a reference stands for; InputError names `option` (default: --KIND) and what is wrong."""
+        """The object for a name or reference; InputError names `option` (default: --KIND) and the problem."""
         self.check(name, option)
         if name in entries(self.kind):
             return self.builtin[name]
@@ -84,19 +84,19 @@ class Registry:
             raise InputError(f"{option or f'--{self.kind}'} {told}: {error}") from error.__cause__
 
     def plugins(self) -> dict[str, str]:
-        """Name -> reference of what installed packages have registered; names of this package are not theirs."""
-        from importlib.metadata import entry_points  # a slow import, for those who need it
+        """Name -> reference registered by installed packages; names of this package take precedence."""
+        from importlib.metadata import entry_points  # a slow import
 
         found = {entry.name: entry.value for entry in entry_points(group=f"feddwa.{self.plural}")}
         return {name: found[name] for name in sorted(found) if name not in entries(self.kind)}
 
     def knows(self, name: str) -> bool:
-        """Whether it is a name, or has the form of a reference."""
+        """Whether it is a known name, or has the form of a reference."""
         library = self.kind == "model" and library_of(name)
         return bool(library) or name in entries(self.kind) or is_reference(name) or name in self.plugins()
 
     def name_of(self, value: object) -> str:
-        """The name of something built in, a reference to anything else."""
+        """The name of a built-in object, or a reference to any other."""
         names = (name for name, known in self.builtin.items() if known is value)
         return next(names, "") or reference_to(value, self.kind)
 
@@ -117,27 +117,27 @@ DEFENCES = Registry("defence", "feddwa.defences")
 
 
 def check_dataset(name: str) -> None:
-    """Raise InputError unless a dataset's name is known, the form of a reference, or the path of something."""
+    """Raise InputError unless a dataset's name is known, has the form of a reference, or is an existing path."""
     if not (DATASETS.knows(name) or name.startswith(HUB) or (name and os.path.exists(name))):
         valid = f"{', '.join(DATASETS)}, or a path"
         raise InputError(f"--dataset: unknown name {shown(name)}, and no such file or folder; valid: {valid}")
 
 
 def metric_of(entry: str) -> tuple[str, str]:
-    """(what a metric is called, the name or reference of its function) of NAME, REFERENCE or NAME=REFERENCE."""
+    """(display name, name or reference of the function) of NAME, REFERENCE or NAME=REFERENCE."""
     name, equals, function = entry.partition("=")
     return (name, function) if equals and re.fullmatch(r"[\w-]+", name) else (label(entry), entry)
 
 
 def by_owners(partition: str) -> bool:
-    """Whether a partition divides data by their owners, who decide the number of clients."""
+    """Whether a partition divides data by their owners, who determine the number of clients."""
     known = entries("partition")
     reads = known[partition].facts["reads"] if partition in known else PARTITIONS.find(partition).reads
     return bool(reads == "owners")
 
 
 def library_of(name: str) -> str:
-    """The library of LIBRARY:NAME, a network; "" of any other name."""
+    """The library of a network LIBRARY:NAME; "" for any other name."""
     return next((library for library in LIBRARIES if name.startswith(f"{library}:") and name[len(library) + 1 :]), "")
 
 
@@ -147,12 +147,12 @@ def is_reference(name: str) -> bool:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a name leads to code or weights outside this package: a reference, LIBRARY:NAME or NAME@FILE."""
+    """Whether a name refers to code or weights outside this package: a reference, LIBRARY:NAME or NAME@FILE."""
     return is_reference(name) or library_of(name) != "" or "@" in name
 
 
 def label(name: str) -> str:
-    """A name, or the attribute of a reference: what tables, folders and --param call it."""
+    """A name, or the attribute of a reference, for tables, folders and --param."""
     name = name.partition("@")[0]
     if library := library_of(name):
         return Path(name.removeprefix(f"{library}:")).name
@@ -161,7 +161,7 @@ def label(name: str) -> str:
 
 
 def located(name: str) -> str:
-    """A reference whose file is named from the root on, so that it leads there from any folder; other names as is."""
+    """A reference with the absolute path of its file, valid in any folder; other names unchanged."""
     library, found = library_of(name), REFERENCE.fullmatch(name)
     if library and os.path.exists(path := name.removeprefix(f"{library}:")) and library == "hf":
         return f"{library}:{os.path.abspath(path)}"
@@ -171,7 +171,7 @@ def located(name: str) -> str:
 
 
 def resolve(reference: str) -> Any:
-    """The object that a reference leads to. Its module is imported, once."""
+    """The object of a reference. Its module is imported once."""
     found = REFERENCE.fullmatch(reference)
     assert found is not None
     place = found["place"]
@@ -185,7 +185,7 @@ def resolve(reference: str) -> Any:
 
 
 def reference_to(value: Any, kind: str) -> str:
-    """The reference that leads to a class or a function; InputError where no other process would find it."""
+    """The reference of a class or function; InputError if no other process would find it."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
     source = getattr(sys.modules.get(module or ""), "__file__", None)
     if "<" in name or (module == "__main__" and not source) or not _leads_to(value, module, name):
@@ -197,7 +197,7 @@ def reference_to(value: Any, kind: str) -> str:
 
 
 def _leads_to(value: Any, module: str | None, name: str) -> bool:
-    """Whether an attribute of a module, MODULE:NAME, is this object."""
+    """Whether the attribute MODULE:NAME is this object."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -205,7 +205,7 @@ def _leads_to(value: Any, module: str | None, name: str) -> bool:
 
 
 def dataclass_of(base: type[T], found: Any) -> type[T]:
-    """A class from outside the package as a frozen dataclass of a base; raises Unfit where it cannot be one."""
+    """A class from outside the package as a frozen dataclass of a base; raises Unfit if it cannot be one."""
     kind: type[T] = found
     if not (isinstance(found, type) and issubclass(found, base) and dataclasses.is_dataclass(found)):
         name = f"{base.__module__.removesuffix('.base')}.{base.__name__}"
@@ -215,14 +215,14 @@ def dataclass_of(base: type[T], found: Any) -> type[T]:
 
 
 def check_defaults(kind: Any) -> None:
-    """Raise Unfit where a field of a dataclass has no default."""
+    """Raise Unfit if a field of a dataclass has no default."""
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING:
             raise Unfit(f"its field {field.name} has no default; every hyper-parameter must have one")
 
 
 def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: str) -> None:
-    """Raise Unfit unless a function can be called with so many positional arguments."""
+    """Raise Unfit unless a function accepts these positional arguments."""
     try:
         signature(function).bind(*names)
     except TypeError:
@@ -230,7 +230,7 @@ def check_arguments(function: Callable[..., Any], names: tuple[str, ...], what: 
 
 
 def accepted(function: Callable[..., Any], offered: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the offered keyword arguments that a function names; raises Unfit where it needs others."""
+    """The offered keyword arguments that a function accepts; raises Unfit if it needs others."""
     known = signature(function).parameters
     lacking = [name for name, each in known.items() if _required(each) and name not in offered]
     if lacking:
@@ -244,14 +244,14 @@ def _required(argument: inspect.Parameter) -> bool:
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The arguments of a function or class; raises Unfit where Python does not know them."""
+    """The arguments of a function or class; raises Unfit if Python does not know them."""
     try:
         return inspect.signature(function)
     except ValueError:
         raise Unfit("has no signature that Python knows; wrap it in a function") from None
 
 
-_FILES = "feddwa_file_"  # begins the names of modules that were loaded from a file
+_FILES = "feddwa_file_"  # prefix of the names of modules loaded from a file
 
 
 def _from_file(path: str) -> ModuleType:
@@ -277,7 +277,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _from_path(name: str) -> ModuleType:
-    """The module of a name, which may be in the current folder: the `feddwa` command does not look there otherwise."""
+    """The module of a name, also in the current folder, which the `feddwa` command does not search otherwise."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -287,7 +287,7 @@ def _from_path(name: str) -> ModuleType:
 
 
 def _guarded(load: Callable[[], Any], name: str = "") -> Any:
-    """What a module's code makes; any error of it in one line, with its place in the code."""
+    """The result of a module's code; any exception becomes one line with its place in the code."""
     try:
         return load()
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Ranks: processes that work on one run, as `torch.distributed` numbers them. Rank 0 asks, the others answer.
+"""Ranks: processes that work on one run, as in `torch.distributed`. Rank 0 sends requests, the others reply.
 
-A message is a line of facts and a tree of named tensors, from one rank to another. Tensors on a CPU travel by gloo,
-those on GPUs by NCCL where every rank has a GPU of its own, else by way of the CPU. Along an axis of shared memory (the
-same model for everybody) one place is sent. Nothing here knows what the tensors mean, and nothing is pickled.
+A message is a line of facts and a tree of named tensors, from one rank to another. CPU tensors are sent by gloo, GPU
+tensors by NCCL if every rank has its own GPU, otherwise via the CPU. Along an axis of shared memory (one model repeated
+for all clients) one copy is sent. Nothing here depends on the meaning of the tensors, and nothing is pickled.
 """
 
 import json
@@ -24,11 +24,11 @@ from torch import Tensor
 
 from feddwa.checkpoint import Tree, leaves, own_memory, tree_of
 
-PATIENCE = timedelta(days=1)  # that a rank waits for another one; one that dies closes its connections, and is noticed
-LAST_WORDS = 10.0  # seconds until a process whose connections are closed has ended
+PATIENCE = timedelta(days=1)  # timeout between ranks; a dead rank is noticed earlier, by its closed connections
+LAST_WORDS = 10.0  # seconds for a process to end once its connections are closed
 READY, BACKEND = "ready", "backend"  # keys in the store where ranks meet
 
-CURRENT: ContextVar["Ranks | None"] = ContextVar("ranks", default=None)  # that a command's runs are divided among
+CURRENT: ContextVar["Ranks | None"] = ContextVar("ranks", default=None)  # ranks of the current command
 
 
 class Lost(RuntimeError):
@@ -37,21 +37,21 @@ class Lost(RuntimeError):
 
 @dataclass
 class Ranks:
-    """The ranks of a run, as one of them sees the others. They meet at the first message."""
+    """The ranks of a run, from the view of one of them. They connect at the first message."""
 
     count: int
     number: int = 0  # of this rank
     local: int = 1  # ranks on this machine
     place: int = 0  # of this rank among them
-    store: str | None = None  # a file by which they meet; None: as the variables of torchrun say
-    processes: Sequence[Popen[bytes]] = ()  # of ranks 1, 2, ... where this one has started them
+    store: str | None = None  # file for the rendezvous; None: as set by torchrun
+    processes: Sequence[Popen[bytes]] = ()  # of ranks 1, 2, ... if this one has started them
     direct: bool = field(default=False, init=False)  # whether tensors go from GPU to GPU
     _met: bool = field(default=False, init=False)
-    _threads: int = field(default=0, init=False)  # of this process before they were divided; 0: they were not
+    _threads: int = field(default=0, init=False)  # threads before the division among ranks; 0: not divided
 
     @property
     def others(self) -> range:
-        """The numbers of the ranks that answer."""
+        """The numbers of the replying ranks."""
         return range(1, self.count)
 
     def sharing(self, device: torch.device) -> int:
@@ -59,7 +59,7 @@ class Ranks:
         return self.local if device.type == "cpu" else -(-self.local // torch.cuda.device_count())
 
     def send(self, to: int, facts: Mapping[str, Any], tree: Tree) -> None:
-        """Send a message; `facts` is anything that JSON can hold. It has left before this returns."""
+        """Send a message; `facts` is anything that JSON can hold. Returns once it is sent."""
         values = {name: value.detach() for name, value in leaves(tree)}
         cut = {name: value[own_memory(value)] for name, value in values.items()}
         about = [
@@ -74,7 +74,7 @@ class Ranks:
             self._pass(dist.send, _as_bytes(value if self.direct else value.cpu()), to)
 
     def receive(self, source: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The next message of a rank: facts, and the tree with tensors on devices of the kind that they came from."""
+        """The next message of a rank: facts, and the tree with tensors on the sender's kind of device."""
         self._meet()
         length = torch.zeros(1, dtype=torch.int64)
         self._pass(dist.recv, length, source)
@@ -99,20 +99,20 @@ class Ranks:
         return value.to(device).expand(shape)
 
     def tell_all(self, facts: Mapping[str, Any]) -> None:
-        """Send the others a message without tensors, if they are there; those that we have started may not be yet."""
+        """Send the others a message without tensors; ranks that are not connected yet are skipped."""
         for rank in self.others if self._met or not self.processes else ():
             with suppress(Lost):
                 self.send(rank, facts, {})
 
     def close(self) -> None:
-        """Leave the others."""
+        """Disconnect."""
         if self._met and dist.is_initialized():
             dist.destroy_process_group()
         if self._threads:
             torch.set_num_threads(self._threads)
 
     def _meet(self) -> None:
-        """Wait for all ranks, once, and agree with them on how tensors travel."""
+        """Connect to all ranks, once, and agree on the transport of tensors."""
         if self._met:
             return
         self._met = True
@@ -134,7 +134,7 @@ class Ranks:
         dist.init_process_group(backend, store=store, rank=self.number, world_size=self.count, timeout=PATIENCE)
 
     def _open(self) -> Any:
-        """The store where they meet."""
+        """The rendezvous store."""
         if self.store is None:
             store, _, _ = next(dist.rendezvous("env://", self.number, self.count, timeout=PATIENCE))  # type: ignore[attr-defined]
         else:
@@ -143,7 +143,7 @@ class Ranks:
         return store
 
     def _await(self, store: Any) -> None:
-        """Until all ranks are there; raises where one of our own has ended before."""
+        """Wait for all ranks; raises if a process started by this one has ended."""
         while not store.check([f"{READY}/{rank}" for rank in range(self.count)]):
             for rank, process in enumerate(self.processes, start=1):
                 if process.poll() is not None:
@@ -151,7 +151,7 @@ class Ranks:
             time.sleep(0.02)
 
     def _lost(self, rank: int) -> Lost:
-        """What can be said of a rank that does not answer."""
+        """The error for a rank that does not reply."""
         if not self.processes:
             return Lost(f"rank {rank} of {self.count} is gone")
         try:
@@ -163,7 +163,7 @@ class Ranks:
 
 
 def from_torchrun() -> Ranks:
-    """The ranks that torchrun, or another launcher that sets its variables, has started."""
+    """The ranks started by torchrun or another launcher that sets its variables."""
     known = os.environ
     local, place = int(known.get("LOCAL_WORLD_SIZE", "1")), int(known.get("LOCAL_RANK", "0"))
     return Ranks(int(known["WORLD_SIZE"]), int(known["RANK"]), local, place)
@@ -175,7 +175,7 @@ def _as_bytes(value: Tensor) -> Tensor:
 
 
 def _stay_on_this_machine() -> None:
-    """Ranks of one machine talk by its loopback device."""
+    """Let the ranks of one machine communicate by its loopback device."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)

@@ -1,8 +1,8 @@
 """`--lr auto`: a short search for a rate of local SGD on the training data of the first client.
 
-A fifth of its training samples is held out. From the same initial network a few rates are tried, each for the same
-bounded number of steps on the same batches, and the one with the lowest loss on the held-out fifth is taken, for
-every algorithm alike. Test data are not looked at. The same seed gives the same rate.
+A fifth of its training samples is held out. A few rates are tried from the same initial network, each for the same
+number of steps on the same batches. The rate with the lowest loss on the held-out fifth is used by every algorithm. The
+search uses no test data. The same seed gives the same rate.
 """
 
 import copy
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from feddwa.build import decisions, make_engine, settled
+from feddwa.build import completed, decisions, make_engine
 from feddwa.config import RunConfig
 from feddwa.data.task import Task
 from feddwa.engine import Engine, Model, keys, torch_optimizers
@@ -34,19 +34,19 @@ Config = TypeVar("Config", bound=RunConfig)
 log = logging.getLogger(__name__)
 
 RATES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-STEPS, EPOCHS = 100, 10  # of a rate at most, whichever is less
-FEWEST = 10  # training samples from which a search says something
-MOST_HELD = 1000  # samples that a rate is judged by
+STEPS, EPOCHS = 100, 10  # limits per rate, whichever is reached first
+FEWEST = 10  # minimum number of training samples for a search
+MOST_HELD = 1000  # maximum number of held-out samples
 FILE = "rates.json"  # in the run directory
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found."""
+    """The result of a search."""
 
     rate: float
     losses: Mapping[float, float]  # rate -> mean loss on the held-out samples; infinite where training diverged
-    client: str  # whose data were used
+    client: str  # the client whose data were used
     steps: int  # of each rate
 
     def in_words(self) -> str:
@@ -57,8 +57,8 @@ class Search:
 
 
 def decided(given: Config, task: Task) -> tuple[Config, list[str]]:
-    """A configuration with all that its data decide, and in words, a line each, what was left open or searched for."""
-    known = settled(given, task.dataset)
+    """A configuration with all values from the data filled in, and a line of text for each open or searched value."""
+    known = completed(given, task.dataset)
     lines = decisions(given, known, task)
     if known.lr == "auto":
         lines.append(search(known, task).in_words())
@@ -66,7 +66,7 @@ def decided(given: Config, task: Task) -> tuple[Config, list[str]]:
 
 
 def logged(given: Config, task: Task) -> Config:
-    """The configuration of `decided`; logged are what was done to the data, and what they have decided."""
+    """The configuration of `decided`; logs changes to the data and the values derived from them."""
     known, lines = decided(given, task)
     for level, texts in ((logging.WARNING, task.notes), (logging.INFO, lines)):
         for text in texts:
@@ -75,18 +75,18 @@ def logged(given: Config, task: Task) -> Config:
 
 
 def chosen(config: Config, task: Task) -> Config:
-    """A settled configuration whose rate, where it is "auto", is the one that a search finds."""
+    """A completed configuration with "auto" replaced by the rate that a search finds."""
     return dataclasses.replace(config, lr=search(config, task).rate) if config.lr == "auto" else config
 
 
 def search(config: RunConfig, task: Task) -> Search:
-    """The search of a settled configuration; made once for a task and network."""
+    """The search of a completed configuration; cached per task and network."""
     found: Search = task.keep(_name(config, task), lambda: _search(config, task))
     return found
 
 
 def write(path: Path, config: RunConfig, task: Task) -> None:
-    """Write the losses tried into a run directory, where the configuration's rate is that of a search."""
+    """Write the tried losses into a run directory if the configuration's rate comes from a search."""
     found: Search | None = task.kept(_name(config, task))
     if found is not None and found.rate == config.lr:
         losses = {f"{rate:g}": loss if math.isfinite(loss) else None for rate, loss in found.losses.items()}
@@ -95,7 +95,7 @@ def write(path: Path, config: RunConfig, task: Task) -> None:
 
 
 def _name(config: RunConfig, task: Task) -> object:
-    """What a search depends on."""
+    """The cache key of a search."""
     network = (
         config.model,
         config.model_arg,
@@ -136,7 +136,7 @@ def _search(config: RunConfig, task: Task) -> Search:
 
 
 def _batches(rows: Tensor, width: int) -> list[Tensor]:
-    """The batches of a search: whole ones, the samples in the same order in every epoch; less than one batch is one."""
+    """The batches of a search: whole batches in the same order every epoch; a smaller dataset is one batch."""
     epoch = [batch for batch in rows.split(width) if len(batch) == min(width, len(rows))]
     return (epoch * EPOCHS)[:STEPS]
 

@@ -1,4 +1,4 @@
-"""From the options of training to what the engine trains with."""
+"""The engine's training settings, from the options of training."""
 
 from feddwa.config import RunConfig
 from feddwa.data.catalogue import OWN
@@ -11,9 +11,9 @@ from feddwa.errors import InputError
 
 
 def settings_of(config: RunConfig) -> Settings:
-    """How clients train."""
+    """The settings of local training."""
     if config.lr == "auto":
-        raise InputError("--lr auto: must be a number here, where the data to try rates on are out of reach")
+        raise InputError("--lr auto: must be a number here, because there are no data to try rates on")
     optimizer, keep = optimizer_of(config), config.optimizer_state == "keep"
     decay, every = config.lr_decay or 1.0, config.lr_step or 1
     schedule = RateSchedule(config.lr_schedule, decay, every, config.warmup, config.rounds or 1)
@@ -31,7 +31,7 @@ def optimizer_of(config: RunConfig) -> Optimizer:
 
 
 def check_recipe(config: RunConfig, dataset: Dataset, engine: Engine) -> None:
-    """Raise where the data do not go with the options of training."""
+    """Raise if the data do not suit the options of training."""
     inputs, sizes, width = inputs_of(dataset), engine.data.splits["train"].sizes, engine.settings.batch_size
     if config.augment and inputs.kind != "image":
         raise InputError(f"--augment {config.augment}: changes images, and the data are {inputs}; leave it out")

@@ -1,4 +1,4 @@
-"""What finished runs give in Python: one run, one for each of several seeds, or several methods on the same data."""
+"""Results of finished runs in Python: one run, one per seed, or several methods on the same data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,24 +26,24 @@ Value = TypeVar("Value", bound="Showing")
 
 
 class Showing:
-    """What shows itself: as lines in the interpreter, in a notebook as a table, curves and a map."""
+    """Display of results: text in the interpreter; a table, curves and a map in a notebook."""
 
     path: str | None
 
     def _methods(self) -> display.Methods:
-        """Name -> seed -> run, of all that is shown."""
+        """Name -> seed -> run, of all displayed runs."""
         raise NotImplementedError
 
     def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
-        """A table with a row a round (of="rounds"), or a row a client (of="clients").
+        """A table with a row per round (of="rounds"), or a row per client (of="clients").
 
-        Rounds have every number of metrics.jsonl: round r's row is about the models that the round began with, and the
-        last one about those that the run delivers. Clients have samples, accuracy and loss of their final models.
+        Rounds have every number of metrics.jsonl: round r's row is about the models at the start of the round, the last
+        row about the final models. Clients have samples, accuracy and loss of their final models.
         """
         raise NotImplementedError
 
     def plot(self, path: str | Path | None = None) -> "Drawing":
-        """Curves over the rounds and the last round's weights, as a Matplotlib figure; saved where a path is given."""
+        """Curves over the rounds and the last round's weights, as a Matplotlib figure; saved if a path is given."""
         from feddwa.results.drawing import drawing
 
         return drawing(self._methods(), path)
@@ -61,23 +61,23 @@ class Result(Showing):
 
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # the lines of metrics.jsonl
-    weights: Sequence[Weights]  # of every round; a run directory's are read from its files when they are asked for
+    weights: Sequence[Weights]  # of every round; read from a run directory's files on access
     models: Stack  # (N, *shape) personalised parameters
-    buffers: Stack  # (N, *shape) and BatchNorm statistics
+    buffers: Stack  # (N, *shape) BatchNorm statistics
     partition: Partition
     path: str | None = None  # the run directory
-    trained: TrainedModels | None = None  # None where a finished run was made without storing its models
-    newcomers: Mapping[str, Any] | None = None  # of held-out clients, each: what record.json has; None: there are none
+    trained: TrainedModels | None = None  # None if a finished run has not stored its models
+    newcomers: Mapping[str, Any] | None = None  # held-out clients, as in record.json; None: there are none
 
     def model(self, client: str | int) -> nn.Module:
         """A client's trained network, by the client's name or number: in evaluation mode, on the CPU.
 
-        It takes the network's input: normalised samples. `deployed(client)` is the same for raw samples.
+        Its input is normalised samples. `deployed(client)` is the same for raw samples.
         """
         return self._trained().model(client)
 
     def deployed(self, client: str | int) -> Deployed:
-        """A client's trained model from raw samples, as the data have them, to scores."""
+        """A client's trained model, from raw samples to scores."""
         return deployed(self._trained(), client)
 
     def predict(self, client: str | int, x: Any) -> Tensor:
@@ -85,7 +85,7 @@ class Result(Showing):
         return predict(self._trained(), client, x)
 
     def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
-        """A table with a row a round or a client; see `Showing.to_pandas`."""
+        """A table with a row per round or client; see `Showing.to_pandas`."""
         return frames.frame(self.metrics, None if self.trained is None else self.trained.card, of)
 
     def _trained(self) -> TrainedModels:
@@ -99,14 +99,14 @@ class Result(Showing):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Several(Showing, Mapping[Key, Value]):
-    """Finished runs by a key, in the order in which they were given."""
+    """Finished runs by key, in the given order."""
 
     runs: Mapping[Key, Value]
     path: str | None = None  # the directory with a directory for each
     _key = "key"
 
     def to_pandas(self, of: frames.Rows = "rounds") -> "pd.DataFrame":
-        """The tables of all of them, one below the other, with their key as the outermost index."""
+        """The concatenated tables of all runs, with their key as the outermost index."""
         return frames.joined({key: run.to_pandas(of) for key, run in self.runs.items()}, self._key)
 
     def __getitem__(self, key: Key) -> Value:
@@ -120,13 +120,13 @@ class Several(Showing, Mapping[Key, Value]):
 
 
 class Results(Several[int, Result]):
-    """Finished runs that differ by their seed alone: seed -> its `Result`."""
+    """Finished runs that differ in their seed alone: seed -> its `Result`."""
 
     _key = "seed"
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The summaries as one, with a `Spread` in the place of every number: its `mean`, `std` and `values` by seed.
+        """The summaries as one, with a `Spread` in place of every number: its `mean`, `std` and `values` by seed.
 
         `f"{results.summary['accuracy']['last']:.2f}"` is "92.39 ± 0.81".
         """

@@ -1,8 +1,7 @@
 """Losses and metrics by name: functions of a network's outputs and of the targets.
 
-A loss gives the mean over a batch as a tensor that can be differentiated. A metric is given all test samples of one
-client, as tensors on the CPU, and gives a number; NaN where it is not defined for them. `per-class` stands for a metric
-of each class: `metrics_of` makes them.
+A loss returns the mean over a batch as a differentiable tensor. A metric receives all test samples of one client as CPU
+tensors and returns a number; NaN if it is undefined. `per-class` expands to one metric per class: see `metrics_of`.
 """
 
 import inspect
@@ -24,7 +23,7 @@ ARGUMENTS = ("outputs", "targets")
 
 
 def adopt(function: Any) -> Callable[..., Any]:
-    """A function from outside the package as a loss or a metric; a class without arguments is called for one."""
+    """A function from outside the package as a loss or a metric; a class without arguments is instantiated."""
     made = function() if inspect.isclass(function) and not _needs(function) else function
     if not callable(made) or inspect.isclass(made):
         raise Unfit(f"is a {type(made).__name__}, must be a function of ({', '.join(ARGUMENTS)})")
@@ -33,7 +32,7 @@ def adopt(function: Any) -> Callable[..., Any]:
 
 
 def _needs(kind: type) -> bool:
-    """Whether a class cannot be called without arguments."""
+    """Whether a class needs arguments."""
     empty, variable = inspect.Parameter.empty, (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     known = inspect.signature(kind).parameters.values()
     return any(each.default is empty and each.kind not in variable for each in known)
@@ -42,7 +41,7 @@ def _needs(kind: type) -> bool:
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of the next token at every position: scores (B, L, V) for tokens (B, L).
 
-    The mean over the tokens of the batch. Targets that are -100 are padding, which counts nowhere.
+    The mean over the tokens of the batch. Targets of -100 are padding and ignored.
     """
     if outputs.ndim != 3 or targets.is_floating_point() or outputs.shape[:2] != targets.shape:
         raise ValueError(f"needs scores (B, L, V) and tokens (B, L), got {_shape(outputs)} and {_shape(targets)}")
@@ -81,16 +80,16 @@ def macro_f1(outputs: Tensor, targets: Tensor) -> float:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Mean of the shares of right answers over the classes that the client's targets have, in percent."""
+    """Mean of the per-class accuracies over the classes of the client's targets, in percent."""
     confusion = _confusion(outputs, targets)
     present = confusion.sum(1) > 0
     return float(100 * (confusion.diagonal()[present] / confusion.sum(1)[present]).mean())
 
 
 def per_class(outputs: Tensor, targets: Tensor, number: int) -> float:
-    """Share of right answers among the client's samples of a class, in percent: for every class a metric of its own.
+    """Accuracy on the client's samples of class `number`, in percent; one metric per class.
 
-    Not defined for a client that has no sample of class `number`. Scores that are no numbers are no answer.
+    NaN for a client without samples of the class. NaN scores count as wrong.
     """
     _check_classes(outputs, targets)
     scores = outputs[targets == number]
@@ -98,13 +97,13 @@ def per_class(outputs: Tensor, targets: Tensor, number: int) -> float:
 
 
 def token_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the tokens to predict that have the highest score, in percent; padding (-100) counts nowhere."""
+    """Share of the tokens to predict that have the highest score, in percent; padding (-100) is ignored."""
     scores, tokens = _tokens(outputs, targets)
     return float(100 * (scores.argmax(1) == tokens).double().mean())
 
 
 def perplexity(outputs: Tensor, targets: Tensor) -> float:
-    """exp of the mean cross-entropy of the tokens to predict; padding (-100) counts nowhere. 1 at best."""
+    """exp of the mean cross-entropy of the tokens to predict; padding (-100) is ignored. 1 at best."""
     scores, tokens = _tokens(outputs, targets)
     return float(cross_entropy(scores.double(), tokens).exp())
 
@@ -112,7 +111,7 @@ def perplexity(outputs: Tensor, targets: Tensor) -> float:
 def auc_macro(outputs: Tensor, targets: Tensor) -> float:
     """Mean over classes of the area under the ROC curve, one class against the rest, of softmax scores, in percent.
 
-    Over the classes that the client's targets have, unless they have one alone: then it is not defined.
+    Over the classes of the client's targets; NaN if there is only one.
     """
     labels, shares = _one_hot(outputs, targets), outputs.double().softmax(1)
     areas = [_auc(shares[:, c], labels[:, c]) for c in range(labels.shape[1]) if labels[:, c].any()]
@@ -120,14 +119,14 @@ def auc_macro(outputs: Tensor, targets: Tensor) -> float:
 
 
 def auc_micro(outputs: Tensor, targets: Tensor) -> float:
-    """Area under the ROC curve of all raw outputs against the one-hot labels, pooled, in percent, as PFLlib has it."""
+    """Area under the ROC curve of all raw outputs against the one-hot labels, pooled, in percent, as in PFLlib."""
     return 100 * _auc(outputs.double().flatten(), _one_hot(outputs, targets).flatten())
 
 
 def ece(outputs: Tensor, targets: Tensor) -> float:
     """Expected calibration error, in percent: 15 bins of equal width of the largest softmax score.
 
-    The mean over samples of how far the accuracy in a sample's bin is from the mean score there (Guo et al., 2017).
+    The mean over samples of the difference between accuracy and mean score in the sample's bin (Guo et al., 2017).
     """
     right = _one_hot(outputs, targets)[torch.arange(len(targets)), outputs.argmax(1)].double()
     sure = outputs.double().softmax(1).amax(1)
@@ -149,7 +148,7 @@ def mean_absolute_error(outputs: Tensor, targets: Tensor) -> float:
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the targets' variance that is explained; not defined where they have none."""
+    """Share of the targets' variance that is explained; NaN if that is 0."""
     found, wanted = _alike(outputs.double(), targets.double())
     total = (wanted - wanted.mean(0)).square().sum()
     return float(1 - (found - wanted).square().sum() / total) if total > 0 else float("nan")
@@ -163,8 +162,8 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bce": bce,
     "next-token": next_token,
 }
-BINS = 15  # of `ece`
-NUMERIC = ("mse", "mae", "huber")  # losses for which targets are numbers, also where they look like classes
+BINS = 15  # bins of `ece`
+NUMERIC = ("mse", "mae", "huber")  # losses with numeric targets, even if these look like classes
 METRICS: dict[str, Callable[..., float]] = {
     "macro-f1": macro_f1,
     "balanced-accuracy": balanced_accuracy,
@@ -181,9 +180,9 @@ METRICS: dict[str, Callable[..., float]] = {
 
 
 def metrics_of(entries: Iterable[str], classes: int) -> dict[str, Callable[[Tensor, Tensor], Any]]:
-    """Name -> function of the metrics that `--metric` names; classes: 0 where samples are not of one class each.
+    """Name -> function of the metrics in `--metric`; classes: 0 unless every sample has one class.
 
-    `per-class` stands for a metric of every class, "per-class 0", ...; no other metric has a space in its name.
+    `per-class` expands to a metric per class, "per-class 0", ...; no other metric has a space in its name.
     """
     found: dict[str, Callable[[Tensor, Tensor], Any]] = {}
     for name, function in map(plugins.metric_of, entries):
@@ -193,19 +192,19 @@ def metrics_of(entries: Iterable[str], classes: int) -> dict[str, Callable[[Tens
         elif classes:
             found |= {f"{name} {number}": partial(per_class, number=number) for number in range(classes)}
         else:
-            raise InputError(f"--metric {name}: needs data whose samples are of one class each, which these are not")
+            raise InputError(f"--metric {name}: needs data with one class per sample, which these do not have")
     return found
 
 
 def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (B, 1) for targets (B,), and others of as many numbers, in the targets' shape and of their kind."""
+    """Outputs (B, 1) for targets (B,), and others with equally many numbers, in the targets' shape and dtype."""
     if outputs.numel() != targets.numel():
         raise ValueError(f"{outputs.numel()} outputs for {targets.numel()} targets")
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 
 
 def _tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores (k, V) and tokens (k,) of the k tokens to predict: one a sample, or at every position one or padding."""
+    """Scores (k, V) and tokens (k,) of the k tokens to predict: one per sample, or one or padding at every position."""
     if outputs.ndim != targets.ndim + 1 or outputs.shape[:-1] != targets.shape or targets.is_floating_point():
         raise ValueError(
             f"needs scores (n, L, V) and tokens (n, L), or (n, V) and (n,), got {_shape(outputs)} and {_shape(targets)}"
@@ -215,13 +214,13 @@ def _tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_classes(outputs: Tensor, targets: Tensor, fewest: int = 1) -> None:
-    """Raise unless these are scores of so many classes at least, and class labels."""
+    """Raise unless these are scores of at least `fewest` classes, and class labels."""
     if outputs.ndim != 2 or outputs.shape[1] < fewest or targets.ndim != 1 or targets.is_floating_point():
         raise ValueError(f"needs class scores (n, C) and labels (n,), got {_shape(outputs)} and {_shape(targets)}")
 
 
 def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(C, C) float64: samples by class, and by the class that was found."""
+    """(C, C) float64: samples by true class and predicted class."""
     _check_classes(outputs, targets)
     classes = outputs.shape[1]
     counts = torch.bincount(targets * classes + outputs.argmax(1), minlength=classes * classes)
@@ -229,7 +228,7 @@ def _confusion(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _one_hot(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(n, C) bool: of every sample its class."""
+    """(n, C) bool: the class of every sample."""
     _check_classes(outputs, targets, fewest=2)
     return F.one_hot(targets, outputs.shape[1]).bool()
 
@@ -237,7 +236,7 @@ def _one_hot(outputs: Tensor, targets: Tensor) -> Tensor:
 def _auc(scores: Tensor, positive: Tensor) -> float:
     """The share of pairs (positive, negative) in which the positive has the higher score; a tie counts one half.
 
-    scores: (n,) float64; positive: (n,) bool. NaN where there is no such pair, or a score that is no number.
+    scores: (n,) float64; positive: (n,) bool. NaN if there is no such pair, or a score is NaN.
     """
     scores = scores.contiguous()
     ordered, positives = scores.sort().values, int(positive.sum())

@@ -1,10 +1,10 @@
-"""Several seeds of one experiment: the option, and which run directories a directory has inside.
+"""Several seeds of one experiment: the option, and the run directories inside a directory.
 
-    DIR/seeds.toml            every option, defaults filled in; `feddwa run --config` makes the runs again
+    DIR/seeds.toml            every option, defaults filled in; `feddwa run --config` repeats the runs
     DIR/seed-0, DIR/seed-1    a run directory each, as of `feddwa run --seed 0`
 
 A comparison has compare.toml and DIR/METHOD, or with several seeds DIR/METHOD/seed-0. `feddwa federate --seeds` has
-federate.toml in the place of seeds.toml.
+federate.toml in place of seeds.toml.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ class SeedOptions:
     seeds: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...] | None, Option(metavar="N", instead_of="seed")] = (
         None
     )
-    """Several seeds in the place of --seed, trained in lockstep; results are means, spreads and intervals."""
+    """Several seeds in place of --seed, trained in lockstep; results are means, spreads and intervals."""
 
 
 @dataclass(frozen=True)
 class SeededConfig(SeedOptions, RunConfig):
-    """One run, or the same run from several seeds: what seeds.toml holds."""
+    """One run, or the same run from several seeds: the content of seeds.toml."""
 
     def run_config(self) -> RunConfig:
-        """What is about a run by itself."""
+        """The options of a single run."""
         return RunConfig(**{name: getattr(self, name) for name in options_of(RunConfig())})
 
     def _check(self) -> None:
@@ -52,7 +52,7 @@ class SeededConfig(SeedOptions, RunConfig):
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise unless these are different seeds, one or more."""
+    """Raise unless there is at least one seed and all are different."""
     require(len(seeds) > 0, "--seeds", "none", "one seed or more")
     for seed, count in Counter(seeds).items():
         require(seed >= 0, "--seeds", seed, "from 0 to 2^63 - 1")
@@ -66,7 +66,7 @@ def folder_of(path: Path, seed: int) -> Path:
 
 
 def each_seed(config: Config, seeds: Sequence[int], path: Path | None) -> list[Config]:
-    """A configuration for each seed, with a directory of its own in `path` where there is one."""
+    """A configuration for each seed, with its own directory in `path`, if given."""
     return [
         dataclasses.replace(config, seed=seed, out=None if path is None else str(folder_of(path, seed)))
         for seed in seeds
@@ -74,7 +74,7 @@ def each_seed(config: Config, seeds: Sequence[int], path: Path | None) -> list[C
 
 
 def members(path: Path) -> list[Path]:
-    """The run directories inside that of a comparison, or of several seeds, begun or not; none in any other."""
+    """The run directories inside that of a comparison or of several seeds, finished or not; empty for any other."""
     for file in (COMPARISON, SEEDS, FEDERATIONS):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             given = tomllib.loads((path / file).read_text(encoding="utf-8"))

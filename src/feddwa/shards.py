@@ -1,8 +1,8 @@
-"""The client side of a federation whose rows are divided among ranks; the algorithm does not know.
+"""The client side of a federation whose rows are divided among ranks; transparent to the algorithm.
 
-Rank 0 has the server and every client's memory. Whatever the client side does with a stack of rows, each rank does with
-its share of them: rank 0 sends the others what they begin with, works on its own share, and puts what they answer in
-the place of their rows. Draws are keyed by client, so it does not matter who works on which.
+Rank 0 has the server and every client's memory. All work of the client side on a stack of rows is divided: rank 0 sends
+the other ranks their inputs, works on its own share, and inserts the replies into the rows. Draws are keyed by client,
+so the division does not change results.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ from feddwa.errors import InputError
 from feddwa.ranks import Ranks
 from feddwa.sides import ClientSide
 
-Rows: TypeAlias = Mapping[str, Parts]  # what goes to a rank or comes from one: message or memory -> (m, ...)
-FAILED, BAD_INPUT = "failed", "bad input"  # facts of an answer
+Rows: TypeAlias = Mapping[str, Parts]  # data to or from a rank: message or memory -> (m, ...)
+FAILED, BAD_INPUT = "failed", "bad input"  # facts of a reply
 
 
 def _train(side: ClientSide, ids: Tensor, round: int, given: Rows) -> Rows:
@@ -74,7 +74,7 @@ class ShardedClientSide(ClientSide):
         return Scores.of(found["scores"]["all"])
 
     def _divided(self, work: str, ids: Tensor, round: int, given: Rows) -> Rows:
-        """What all ranks together make of rows (m, ...)."""
+        """The result of all ranks together for rows (m, ...)."""
         places = [own for own in placement(self._steps(ids), self.ranks.count) if len(own)]
 
         def share(own: Tensor) -> Rows:
@@ -89,7 +89,7 @@ class ShardedClientSide(ClientSide):
         return {name: take_parts(concat([own[name] for own in found]), back) for name in found[0]}
 
     def _steps(self, ids: Tensor) -> Tensor:
-        """(m,) about how many steps each client makes in an epoch."""
+        """(m,) approximate number of steps of each client in an epoch."""
         sizes, settings = self.engine.data.splits["train"].sizes[ids], self.engine.settings
         return -(-sizes // settings.batch_size) if settings.local_steps is None else torch.ones_like(sizes)
 
@@ -97,7 +97,7 @@ class ShardedClientSide(ClientSide):
 def placement(steps: Tensor, ranks: int) -> list[Tensor]:
     """The rows of each rank, in ascending order; steps: (m,) of each row.
 
-    The longest row first, each goes to the rank that has least to do so far.
+    In descending order of steps, each row goes to the rank with the least work so far.
     """
     loads, rows = [0] * ranks, [list[int]() for _ in range(ranks)]
     for row in torch.argsort(steps, descending=True, stable=True).tolist():
@@ -108,7 +108,7 @@ def placement(steps: Tensor, ranks: int) -> list[Tensor]:
 
 
 def answer(ranks: Ranks, rank: int) -> Rows:
-    """What a rank has answered; raises what went wrong there."""
+    """The reply of a rank; raises its error."""
     facts, found = ranks.receive(rank)
     if FAILED in facts:
         raise (InputError if facts[BAD_INPUT] else RuntimeError)(f"rank {rank}: {facts[FAILED]}")

@@ -44,11 +44,11 @@ from feddwa.engine.steps import named
 from feddwa.errors import InputError
 from feddwa.privacy.mechanism import NOTHING, Mechanism, without_state
 
-SHOWN = 3  # clients that an error names
+SHOWN = 3  # clients named in an error
 
 
 def problem_of(engine: Engine) -> Problem:
-    """What the algorithm of an engine's clients is set up from."""
+    """The input of an algorithm's setup, for the clients of an engine."""
     data, (initial, _) = engine.data, engine.initial()
     sizes, head = data.splits["train"].sizes, head_parameters(engine.module)
     norms, labels = batchnorm_parameters(engine.module), engine.shared(0, "label counts", data.label_counts)
@@ -57,19 +57,19 @@ def problem_of(engine: Engine) -> Problem:
 
 
 def network_of(algorithm: Algorithm, module: nn.Module, seed: int) -> nn.Module:
-    """The network of a run with the layers that its algorithm adds, whose initial values have a key of their own."""
+    """The run's network with the layers added by its algorithm, whose initial values have their own key."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.seed_of(keys.key(seed, "added layers")))
         return algorithm.network(module)
 
 
 def adds_layers(algorithm: Algorithm) -> bool:
-    """Whether models of an algorithm may have other layers than the network of the run."""
+    """Whether an algorithm's models may have other layers than the run's network."""
     return type(algorithm).network is not Algorithm.network
 
 
 def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNormPolicy:
-    """The BatchNorm policy of a federation; one that does not suit the algorithm is refused where it would matter."""
+    """The BatchNorm policy of a federation; raises if the network has BatchNorm and the algorithm rejects it."""
     if policy not in algorithm.policies and batchnorm_layers(module):
         title = getattr(algorithm, "title", type(algorithm).__name__)
         why = f"does not suit {title}, whose clients keep BatchNorm layers of their own"
@@ -80,7 +80,7 @@ def policy_of(algorithm: Algorithm, policy: str, module: nn.Module) -> BatchNorm
 def begin(
     algorithm: Algorithm, batchnorm: BatchNormPolicy, problem: Problem, buffers: Model, settings: Settings
 ) -> tuple[ServerState, Memory]:
-    """State before the first round: (server state, memory of all N clients, (N, ...)).
+    """The state before the first round: (server state, memory of all N clients, (N, ...)).
 
     `problem` comes without buffers and settings; `buffers` are the BatchNorm statistics of one initial model.
     """
@@ -132,7 +132,7 @@ class ClientSide:
 
     @contextmanager
     def _named(self, ids: Tensor, round: int) -> Iterator[None]:
-        """Note on an error in the enclosed code which algorithm, round and clients it is about."""
+        """Add the algorithm, round and clients as a note to an error of the enclosed code."""
         try:
             yield
         except Exception as error:
@@ -143,7 +143,7 @@ class ClientSide:
             raise
 
     def trained_scores(self, ids: Tensor, round: int, upload: Message, memory: Memory, evaluated: Tensor) -> Scores:
-        """Scores (m,) of the clients `ids` after local training; upload, memory: what `train` returned.
+        """Scores (m,) of the clients `ids` after local training; upload, memory: from `train`.
 
         evaluated: (k,) clients that are evaluated in this round; scores of others are NaN.
         """
@@ -157,13 +157,13 @@ class ClientSide:
         return self.scores_after(ids, round, model, memory["buffers"])
 
     def scores_after(self, ids: Tensor, round: int, model: Stack, buffers: Stack) -> Scores:
-        """Scores (m,) of models as local training has left them."""
+        """Scores (m,) of models after local training."""
         return self._evaluate(ids, model, buffers, f"after training of round {round}", ("validation",))
 
     def personal(self, ids: Tensor, round: int, message: Message, memory: Memory) -> tuple[Stack, Stack]:
         """Personalised models (m, *shape) of the clients `ids`, and their BatchNorm statistics (m, *shape).
 
-        message: what `ServerSide.deliver` made for them; memory: theirs. Neither is changed.
+        message: from `ServerSide.deliver`; memory: the clients'. Neither is changed.
         """
         found = concat(
             [{"model": model, "buffers": buffers} for _, model, buffers in self._personal(ids, round, message, memory)]
@@ -181,7 +181,7 @@ class ClientSide:
     def _personal(
         self, ids: Tensor, round: int, message: Message, memory: Memory
     ) -> Iterator[tuple[Tensor, Stack, Stack]]:
-        """(ids, models, BatchNorm statistics) of block after block."""
+        """(ids, models, BatchNorm statistics) block by block."""
         for block in self._blocks(ids):
             own, delivered = ids[block], loaded(take_parts(message, block))
             delivered, state = self.batchnorm.receive(delivered, loaded(take_parts(memory, block)))
@@ -191,7 +191,7 @@ class ClientSide:
             yield own, model, state["buffers"]
 
     def _evaluate(self, ids: Tensor, model: Stack, buffers: Stack, when: str, parts: Iterable[str]) -> Scores:
-        """Scores (m,), metrics of the run included; `when` stands in errors of theirs. parts: see `PARTS`."""
+        """Scores (m,), including the run's metrics; `when` is named in their errors. parts: see `PARTS`."""
         evaluation = evaluate_one_by_one if self.sequential else evaluate
         score = partial(evaluation, self.engine, metrics=self.engine.metrics)
         try:
@@ -219,7 +219,7 @@ class ClientSide:
         yield from torch.arange(len(ids)).split(self.chunk)
 
     def _checked(self, round: int, clients: int) -> Algorithm:
-        """The algorithm, in the first round with its contract checked."""
+        """The algorithm; in the first round with its contract checked."""
         if round > 1:
             return self.algorithm
         shapes = {name: tuple(value.shape) for name, value in trainable(self.engine.module).items()}
@@ -238,7 +238,7 @@ class ServerSide:
     defences: Defences = UNDEFENDED
     seed: int = 0
     mechanism: Mechanism = NOTHING
-    sizes: bool = True  # whether clients tell how many samples they have
+    sizes: bool = True  # whether clients disclose their numbers of samples
 
     def download(self, state: ServerState, cohort: Cohort) -> Message:
         """Message (m, ...) from which the clients of `cohort` start local training."""
@@ -250,19 +250,19 @@ class ServerSide:
         state, cohort = without_state(state), self._told(cohort)
         return self.batchnorm.send(state, self._checked(cohort).deliver(state, cohort))
 
-    def outsized(self, state: ServerState, cohort: Cohort, upload: Message) -> Tensor:
-        """(m,) bool: whose upload, (m, ...) of `cohort`, is out of all proportion to those of the others.
+    def oversized(self, state: ServerState, cohort: Cohort, upload: Message) -> Tensor:
+        """(m,) bool: clients of `cohort` whose upload (m, ...) is out of proportion to those of the others.
 
-        Under central privacy nobody's: there every update is clipped, and none may decide whether another one counts.
+        False under central privacy: there every update is clipped, and no update may decide whether another one counts.
         """
         if self.mechanism.central:
             return torch.zeros(len(cohort), dtype=torch.bool)
-        return updates.outsized(upload, self.download(state, cohort), self.algorithm.updates, len(cohort))
+        return updates.oversized(upload, self.download(state, cohort), self.algorithm.updates, len(cohort))
 
     def advance(self, state: ServerState, cohort: Cohort, upload: Message) -> tuple[ServerState, Info]:
-        """New server state from the uploads (m, ...) of `cohort`, and what the algorithm reports (P, ...).
+        """New server state from the uploads (m, ...) of `cohort`, and the algorithm's report (P, ...).
 
-        Where the mechanism is central the algorithm sees one client, whose upload is the private mean.
+        Under central privacy the algorithm sees one client, whose upload is the private mean.
         """
         cohort = self._told(cohort)
         if not self.mechanism.central:
@@ -296,5 +296,5 @@ class ServerSide:
         return cohort if self.sizes else replace(cohort, sizes=torch.ones_like(cohort.sizes))
 
     def _checked(self, cohort: Cohort) -> Algorithm:
-        """The algorithm, in the first round with its contract checked."""
+        """The algorithm; in the first round with its contract checked."""
         return self.algorithm if cohort.round > 1 else Checked(self.algorithm, len(cohort))

@@ -1,4 +1,4 @@
-"""Sketches: a vector of d numbers as k numbers that keep inner products, by a projection that nobody has to store.
+"""Sketches: d numbers compressed to k numbers that preserve inner products, by a projection that is never stored.
 
 A count sketch adds every coordinate, with a random sign, to one of k buckets:
 
@@ -18,13 +18,13 @@ from torch import Tensor
 from feddwa.engine import Stack, keys
 from feddwa.mixing import squared_distances
 
-WIDTH = 1 << 16  # coordinates hashed at a time: the hashes are never all in memory
+WIDTH = 1 << 16  # coordinates hashed at a time, to bound memory
 
 
 def sketch(models: Stack, size: int, seed: int, round: int) -> Tensor:
     """S of every model (m, *shape): (m, size) in the models' precision, by the projection of this seed and round.
 
-    A coordinate's bucket and sign depend on the name of its tensor and its place in that, not on what else is there.
+    A coordinate's bucket and sign depend only on the name of its tensor and its position within it.
     """
     first = next(iter(models.values()))
     total = first.new_zeros(len(first), size)
@@ -37,15 +37,15 @@ def sketch(models: Stack, size: int, seed: int, round: int) -> Tensor:
 
 
 def sketched_distances(models: Stack, steps: Tensor, lengths: Tensor, seed: int, round: int) -> Tensor:
-    """||v_i + g_i - v_j||^2 (m, m) from the models v (m, *shape), and of the steps g sketches and squared lengths.
+    """||v_i + g_i - v_j||^2 (m, m) from the models v (m, *shape), and the steps' sketches and squared lengths.
 
-    steps: (m, size), `sketch` of the g_i with this seed and round; lengths: (m,), |g_i|^2. Of
+    steps: (m, size), `sketch` of the g_i with this seed and round; lengths: (m,), |g_i|^2. In
 
         ||v_i + g_i - v_j||^2 = ||v_i - v_j||^2 + |g_i|^2 + 2 <g_i, v_i - v_j>
 
-    the first two terms are exact. The third is estimated and kept within Cauchy-Schwarz, |g_i| ||v_i - v_j||.
+    the first two terms are exact. The third is estimated and clipped to the Cauchy-Schwarz bound |g_i| ||v_i - v_j||.
     """
-    centred = {name: value - value[:1] for name, value in models.items()}  # differences are all that matters
+    centred = {name: value - value[:1] for name, value in models.items()}  # only differences matter
     theirs, mine = sketch(centred, steps.shape[1], seed, round).double(), steps.double()
     cross = (mine * theirs).sum(1, keepdim=True) - mine @ theirs.T  # <g_i, v_i - v_j>
     apart, length = squared_distances(models, models), lengths.unsqueeze(1)

@@ -1,8 +1,8 @@
-"""Where the rows of all N clients live (`--state`): on the device, in host memory or on disk.
+"""Storage of the rows of all N clients (`--state`): on the device, in host memory or on disk.
 
 Rows are those of every client's memory, and parts of the server's state that `setup` makes by repeating a model for all
-clients. Elsewhere than on the device they are `StoredRows`: the algorithm indexes them as any stack, the client side
-brings a block at a time to the device, and what a round has changed is written when the round has ended.
+clients. Off the device they are `StoredRows`: the algorithm indexes them like any stack, the client side loads one
+block at a time onto the device, and the changes of a round are written at its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,25 @@ from feddwa.engine.rows import described, loaded, take, to_devices
 from feddwa.engine.stored import RowStore, StoredRows
 
 KINDS = ("device", "host", "disk")
-SERVER, MEMORY, ROWS = "server", "memory", "rows"  # of the tree of a checkpoint; ROWS: marks of what is stored
+SERVER, MEMORY, ROWS = "server", "memory", "rows"  # keys of a checkpoint's tree; ROWS: marks of stored rows
 
 
 @dataclass
-class State:
-    """Where a federation has the rows of all clients; a side of it is SERVER or MEMORY."""
+class Placement:
+    """The storage of all clients' rows; a side is SERVER or MEMORY."""
 
     kind: str = "device"
-    folder: Path | None = None  # of the files with rows; None: temporary ones
+    folder: Path | None = None  # of the files with rows; None: temporary files
     stores: dict[str, RowStore] = field(default_factory=dict)  # "side/part" -> its rows
 
     def move(self, folder: Path) -> None:
-        """Let files with rows be in a folder from now on."""
+        """Move the files with rows to a folder."""
         self.folder = folder
         for name, store in self.stores.items():
             store.file.move(folder / _file_name(name))
 
-    def placed(self, side: str, parts: Parts, clients: int) -> Parts:
-        """A side before the first round, with the rows of all clients where they are to live."""
+    def place(self, side: str, parts: Parts, clients: int) -> Parts:
+        """A side before the first round, with the rows of all clients moved to their storage."""
         found = dict(parts)
         for part, stack in parts.items():
             if self.kind != "device" and has_rows(side, stack, clients):
@@ -47,8 +47,8 @@ class State:
                 found[part] = store.stack()
         return found
 
-    def settled(self, side: str, parts: Parts) -> Parts:
-        """A side after a round: what is new is written to its store. All reading ends before writing begins."""
+    def written_back(self, side: str, parts: Parts) -> Parts:
+        """A side after a round, with new rows written to their store. All reads precede the writes."""
         if not self.stores:
             return parts
         found, new = dict(parts), list[tuple[RowStore, Tensor, Stack]]()
@@ -68,19 +68,19 @@ class State:
         return found
 
     def tree(self, side: str, parts: Parts) -> Parts:
-        """What of a side a checkpoint has as it is: all that is in no store."""
+        """The parts of a side that a checkpoint holds itself: those that are in no store."""
         return {part: stack for part, stack in parts.items() if f"{side}/{part}" not in self.stores}
 
     def marks(self) -> Parts:
-        """What a checkpoint has of the stores."""
+        """A checkpoint's record of the stores."""
         return {name: store.mark() for name, store in self.stores.items()}
 
     def restored(
         self, sides: Mapping[str, Parts], tree: Mapping[str, Parts], older: Sequence[Mapping[str, Parts]]
     ) -> dict[str, Parts]:
-        """The sides as a checkpoint has them, wherever their rows lived when that was made.
+        """The sides of a checkpoint, whatever the storage was when it was made.
 
-        sides: before the first round; tree: of the checkpoint; older: those of others that are to stay. Raises
+        sides: before the first round; tree: of the checkpoint; older: trees of other checkpoints to keep. Raises
         DamagedRows, or an OSError, before anything has changed.
         """
         marks, rows = tree.get(ROWS, {}), dict[str, RowStore]()
@@ -96,7 +96,7 @@ class State:
         }
 
     def _restored(self, name: str, now: Stack, rows: Mapping[str, RowStore], tree: Parts) -> Stack:
-        """A part; rows: what the checkpoint has in files; tree: what it has as it is."""
+        """A part; rows: the checkpoint's stores; tree: the parts in the checkpoint itself."""
         store, part = self.stores.get(name), name.partition("/")[2]
         if name in rows:
             own = rows[name].stack()
@@ -123,6 +123,6 @@ def row_bytes(sides: Mapping[str, Parts], clients: int) -> int:
 
 
 def has_rows(side: str, stack: Stack, clients: int) -> bool:
-    """Whether a part, as it is set up, has a row for each of N clients: of the server's what repeats a model."""
+    """Whether a part from `setup` has a row for each of N clients; on the server, a model repeated N times."""
     rows = bool(stack) and all(value.ndim and len(value) == clients for value in stack.values())
     return rows and (side == MEMORY or all(value.stride(0) == 0 for value in stack.values()))

@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced whole or not at all, or growing by records with a checksum."""
+"""Files that survive a crash: replaced atomically, or growing by records with a checksum."""
 
 import hashlib
 import os
@@ -14,9 +14,9 @@ PIECE = 1 << 20  # bytes read at a time
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; the file there takes the place of `path` when the enclosed code has ended.
+    """A temporary path beside `path`; the file written there replaces `path` at the end of the enclosed code.
 
-    Where that code fails, `path` stays as it was.
+    If that code fails, `path` is unchanged.
     """
     temporary = path.with_name(path.name + ".part")
     yield temporary
@@ -24,14 +24,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> str:
-    """Write a file, all of it or, if that is interrupted, nothing; its SHA-256. Pieces are written as they come."""
+    """Write a file atomically; returns its SHA-256. Blocks are written as they come."""
     content = content.encode() if isinstance(content, str) else content
     with replacing(path) as temporary:
         return _write(temporary, [content] if isinstance(content, bytes) else content)
 
 
 def write_named(folder: Path, content: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
-    """As `write_whole`, for a file whose name depends on its SHA-256."""
+    """The same for a file whose name depends on its SHA-256."""
     temporary = folder / "next.part"
     path = folder / name(_write(temporary, content))
     _take_place(temporary, path)
@@ -48,14 +48,14 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
 
 
 def _take_place(temporary: Path, path: Path) -> None:
-    """Rename a file that is on the disk; the rename alone may be undone by a loss of power."""
+    """Rename a synced file; without a sync of the folder, a power failure could undo the rename."""
     sync(temporary)
     os.replace(temporary, path)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
+    """Sync a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -64,7 +64,7 @@ def sync(path: Path) -> None:
 
 
 class Mark(TypedDict):
-    """How far a file had come, and the SHA-256 of all bytes up to there."""
+    """The length of a file, and the SHA-256 of its bytes up to there."""
 
     length: int
     sha256: str
@@ -74,27 +74,27 @@ EMPTY: Mark = {"length": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
 class GrowingFile:
-    """A file to which records are appended. Its checksum is updated with each record, never computed anew."""
+    """A file to which records are appended. Its checksum is updated with each record."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file, new or old; an old one has to be checked and cut before anything is appended."""
+        """Open a new or existing file; an existing one must be checked and cut before appending."""
         self.path = path
         self._file = path.open("ab")
         self._sum, self._length = hashlib.sha256(), 0
 
     def append(self, record: bytes) -> None:
-        """Add a record and hand it to the system."""
+        """Append a record and flush it to the system."""
         self._file.write(record)
         self._file.flush()
         self._sum.update(record)
         self._length += len(record)
 
     def mark(self) -> Mark:
-        """Where the file stands now."""
+        """The current mark."""
         return {"length": self._length, "sha256": self._sum.hexdigest()}
 
     def check(self, mark: Mark) -> None:
-        """Raise unless the bytes up to a mark are those that were written."""
+        """Raise unless the bytes up to a mark are unchanged."""
         if self._file.tell() < mark["length"]:
             raise InputError(f"{self.path}: is shorter than when the checkpoint was made; restore it, or run anew")
         self._sum, self._length = sum_of(self.path, mark["length"]), mark["length"]
@@ -105,15 +105,15 @@ class GrowingFile:
             )
 
     def cut(self, mark: Mark) -> None:
-        """Go back to a mark that was checked."""
+        """Truncate to a mark that was checked."""
         self._file.truncate(mark["length"])
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
+        """Sync the file to disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """End it."""
+        """Close the file."""
         self._file.close()
 
 

@@ -1,8 +1,7 @@
-"""What is sent to the server: which of it is accepted, and what it began from.
+"""Updates sent to the server: their validation and their starting points.
 
-Every update is checked before the server computes with it, so that a diverged or broken client cannot change another
-client's model. Simulator and Flower use the same checks. A client whose update is refused keeps the state that it had
-before the round.
+Every update is checked before the server uses it, so that a diverged or broken client cannot change another client's
+model. Simulator and Flower share the checks. A client whose update is refused keeps its state from before the round.
 """
 
 import functools
@@ -17,12 +16,12 @@ from feddwa.engine.rows import tensors
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]  # "part/name" -> (shape without the client axis, dtype)
 
-# Reasons why an update is not used; they stand in `missing` of metrics.jsonl.
+# Reasons why an update is not used; recorded in `missing` of metrics.jsonl.
 ABSENT, OFFLINE, LATE, INVALID, DIVERGED = "dropout", "offline", "late", "invalid", "not finite"
-OUTSIZED = "out of proportion"  # to the updates of the others
+OVERSIZED = "out of proportion"  # compared with the others' updates
 LIMIT = 1e12  # larger values count as not finite: squared distances of such models overflow float32
-PROPORTION = 100.0  # times the median length of a cohort's updates; honest clients of small cohorts reach 14 times
-STATISTICS = 1e3  # the same of other numbers, such as counts, which depend on how much data a client has
+PROPORTION = 100.0  # multiple of the cohort's median update norm; honest clients in small cohorts reach 14
+STATISTICS = 1e3  # the same for other numbers, such as counts, which depend on data size
 
 
 def signature(message: Message) -> Signature:
@@ -31,7 +30,7 @@ def signature(message: Message) -> Signature:
 
 
 def mismatch(expected: Signature, found: Signature) -> str | None:
-    """The first difference between two signatures, as a phrase for an error; None where they are equal."""
+    """The first difference between two signatures, as a phrase for an error; None if they are equal."""
     if found is expected:
         return None
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
@@ -39,10 +38,10 @@ def mismatch(expected: Signature, found: Signature) -> str | None:
 
 
 def origin(part: str, rows: Stack, download: Message, differences: Collection[str]) -> Stack:
-    """Where the values of a part of the uploads (m, *shape) began: those of the download, as far as it has them.
+    """The starting values of a part of the uploads (m, *shape): those of the download, if it has them.
 
     They are in the part of the same name, else in "model", under the same name and in the same shape (the length of a
-    tensor may have the name of that tensor). differences: parts that are no models but differences of some.
+    tensor may have the name of that tensor). differences: parts that are differences of models.
     """
     known = {} if part in differences else download.get(part, download.get("model", {}))
     return {name: known[name] for name, value in rows.items() if name in known and known[name].shape == value.shape}
@@ -68,14 +67,14 @@ def _finite(values: list[Tensor]) -> Tensor:
     return functools.reduce(torch.logical_and, [own.cpu() for own in fine.values()])
 
 
-def outsized(upload: Message, download: Message, differences: Collection[str], clients: int) -> Tensor:
-    """(m,) bool, on the CPU: whether a client's update is out of all proportion to those of the others.
+def oversized(upload: Message, download: Message, differences: Collection[str], clients: int) -> Tensor:
+    """(m,) bool, on the CPU: whether a client's update is out of proportion to those of the others.
 
-    It is if a part of it is longer than PROPORTION times the median of the cohort (of two in the middle the shorter
-    one) and longer than the model that the client received; numbers that are no update of a model, if they are longer
-    than STATISTICS times the median plus 1. So values that are finite and huge change nobody's model while fewer than
-    half of the cohort send them, and an update that is merely long stays.
-    upload, download: (m, ...), finite, m = `clients`; differences: parts that are no models but differences of some.
+    It is if a part's norm exceeds both PROPORTION times the cohort's median (of two in the middle the smaller one) and
+    the norm of the received model; for numbers that are not model updates, STATISTICS times the median plus 1. Finite
+    but huge values therefore change no other model while fewer than half of the cohort send them, and merely long
+    updates are accepted. upload, download: (m, ...), finite, m = `clients`; differences: parts that are differences of
+    models.
     """
     found = torch.zeros(clients, dtype=torch.bool)
     if not clients:
@@ -92,7 +91,7 @@ def outsized(upload: Message, download: Message, differences: Collection[str], c
 
 
 def _lengths(rows: Stack, began: Stack) -> Tensor:
-    """Euclidean length (m,) in float64 of what has been added to `began`, where a tensor has a beginning; 0 of none."""
+    """Norm (m,) in float64 of the update from `began`; tensors without a starting value count as 0."""
     real = {name: value for name, value in rows.items() if value.is_floating_point()}
     added = [value - began[name] if name in began else value for name, value in real.items()]
     return _norms([value.reshape(len(value), -1) for value in added]) if added else torch.zeros(1, dtype=torch.float64)
@@ -100,6 +99,6 @@ def _lengths(rows: Stack, began: Stack) -> Tensor:
 
 @jointly
 def _norms(values: list[Tensor]) -> Tensor:
-    """The Euclidean norm of tensors (..., m, d) side by side: (..., m) in float64, on the CPU."""
+    """The Euclidean norm over all tensors (..., m, d): (..., m) in float64, on the CPU."""
     squares = [torch.linalg.vector_norm(value, dim=-1, dtype=torch.float64).square().cpu() for value in values]
     return torch.stack(squares).sum(0).sqrt()

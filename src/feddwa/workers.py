@@ -1,7 +1,7 @@
-"""Workers: ranks 1, 2, ..., each a process that trains and scores the clients that rank 0 gives it.
+"""Workers: ranks 1, 2, ..., each a process that trains and scores the clients assigned by rank 0.
 
 `feddwa run --workers 2` starts them (`feddwa/cli/workers.py`); under torchrun the command is rank 0 in one process and
-a worker in the others. A worker loads the data itself, prints and writes nothing, and ends when rank 0 does.
+a worker in the others. A worker loads the data itself, prints and writes nothing, and ends with rank 0.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ BEGIN, END = "begin", "end"  # facts of a message to workers
 
 @contextlib.contextmanager
 def dividing(ranks: Ranks) -> Iterator[None]:
-    """On rank 0: runs in the enclosed code have their clients divided among ranks, which are then let go."""
+    """On rank 0: divide the clients of enclosed runs among the ranks, and release these afterwards."""
     token = CURRENT.set(ranks)
     try:
         yield
@@ -53,17 +53,17 @@ def dividing(ranks: Ranks) -> Iterator[None]:
 
 
 def federation_of(config: RunConfig, task: Task, engine: Engine) -> Federation:
-    """The federation of a run, its clients divided among the ranks of the command, if that has several."""
+    """The federation of a run, with its clients divided if the command has several ranks."""
     ranks = CURRENT.get()
     if ranks is not None:
         if config.privacy.active and config.privacy.unit == "sample":
-            raise InputError("--dp unit=sample: workers do not know the plan of its noise; run without --workers")
+            raise InputError("--dp unit=sample: workers do not have the noise plan; run without --workers")
         _begin_all(ranks, config, task, engine)
     return make_federation(config, engine)
 
 
 def _begin_all(ranks: Ranks, config: RunConfig, task: Task, engine: Engine) -> None:
-    """Have all workers load a run; raises where one has other data or another initial model."""
+    """Let all workers load a run; raises if one has other data or another initial model."""
     facts = {BEGIN: options_of(config, leaving_out=("out", "track", "callbacks")), **_alike(task, engine)}
     for rank in ranks.others:
         ranks.send(rank, facts, {})
@@ -73,18 +73,18 @@ def _begin_all(ranks: Ranks, config: RunConfig, task: Task, engine: Engine) -> N
 
 
 def _alike(task: Task, engine: Engine) -> dict[str, str]:
-    """What all ranks of a run must have alike."""
+    """Facts that must agree on all ranks of a run."""
     initial = {**engine.initial()[0], **frozen(engine.module)}
     versions = f"feddwa {__version__}, torch {torch.__version__}"
     return {"versions": versions, "data": task.fingerprint(), "initial model": digest(initial)}
 
 
 def serve(ranks: Ranks) -> int:
-    """Work for rank 0 until it says that this is all, or is gone; the exit status."""
+    """Serve rank 0 until it ends; returns the exit status."""
     with _silence():
         try:
             _serve(ranks)
-        except (Lost, KeyboardInterrupt):  # rank 0 tells what there is to tell
+        except (Lost, KeyboardInterrupt):  # rank 0 prints the error
             return 1
         finally:
             ranks.close()
@@ -118,7 +118,7 @@ def _serve(ranks: Ranks) -> None:
 
 
 def _begin(ranks: Ranks, facts: Mapping[str, Any]) -> ClientSide:
-    """The client side of the run that rank 0 begins."""
+    """The client side of the run started by rank 0."""
     config = RunConfig(**facts[BEGIN]).resolved()
     others = tuple(entry for entry in config.param if not entry.startswith(f"{label(config.algorithm)}."))
     task = _task(dataclasses.replace(config, algorithm="local", param=others))
@@ -132,7 +132,7 @@ def _begin(ranks: Ranks, facts: Mapping[str, Any]) -> ClientSide:
 
 @functools.lru_cache(maxsize=1)
 def _task(config: RunConfig) -> Task:
-    """The data of a run, whatever its algorithm: several runs on them share what was compiled for them."""
+    """The data of a run, cached without the algorithm: several runs on them share compiled programs."""
     return divided(config, _dataset(dataclasses.replace(config, seed=0)))
 
 
@@ -142,14 +142,14 @@ def _dataset(config: RunConfig) -> Dataset:
 
 
 def _in_words(error: Exception) -> str:
-    """An error and the notes on it; of one that is nobody's fault but the code's also its name."""
+    """An error and its notes, with its type unless it is an InputError."""
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     expected = isinstance(error, InputError | OSError | RuntimeError)
     return f"{'' if expected else f'{type(error).__name__}: '}{error}{notes}"
 
 
 def end_with(parent: int) -> None:
-    """End this process when the one that started it has, however that ends."""
+    """End this process when its parent has ended."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -159,8 +159,8 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-if __name__ == "__main__":  # as feddwa/cli/workers.py starts it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes; rank 0 has an answer to it
+if __name__ == "__main__":  # started by feddwa/cli/workers.py
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes; rank 0 handles it
     store, *numbers = sys.argv[1:]
     number, count, parent = map(int, numbers)
     end_with(parent)

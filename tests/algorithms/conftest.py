@@ -32,7 +32,7 @@ def federation(
 
 def models(federation: Federation) -> Parts:
     """Everybody's evaluated model and BatchNorm statistics."""
-    model, buffers = federation.personal(federation.everybody())
+    model, buffers = federation.personal(federation.all_clients())
     return {"model": model, "buffers": buffers}
 
 

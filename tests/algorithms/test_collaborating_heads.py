@@ -139,7 +139,7 @@ def test_the_mean_of_a_class_that_nobody_has_stays_and_heads_of_absent_clients_w
         "moments": {"mean": torch.randn(1, 10, 12).double(), "variance": torch.ones(1).double()},
         "classes": {"means": torch.randn(1, 10, 12).double(), "counts": torch.eye(10)[:1].double() * 4},
     }  # of a client that has class 0 alone
-    new, _ = run.algorithm.server(run.server, run.everybody().only(torch.tensor([0])), upload)
+    new, _ = run.algorithm.server(run.server, run.all_clients().only(torch.tensor([0])), upload)
     assert torch.equal(new["classes"]["means"][0], upload["classes"]["means"][0, 0])
     assert torch.equal(new["classes"]["means"][1:], run.server["classes"]["means"][1:])
     assert torch.equal(new["classes"]["known"], run.server["classes"]["known"])

@@ -161,7 +161,7 @@ def test_flops_of_evaluation_are_the_passes_that_the_class_declares(name):
     run = federation(ALGORITHMS[name](), network, small_data((20,) * CLIENTS))
     for _ in range(ROUND - 1):
         run.step()
-    everybody = run.everybody()
+    everybody = run.all_clients()
     message, trainer = run.server_side.deliver(run.server, everybody), Trainer(run.engine, everybody.ids, ROUND)
     run.algorithm.personal(trainer, message, run.memory)
     declared = flops(ALGORITHMS[name], 12, evaluating=True)

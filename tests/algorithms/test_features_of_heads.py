@@ -150,7 +150,7 @@ def test_one_participant_has_all_the_weight_and_gradients_of_zero_count_equally(
     made = federation(FedAS(), plain_net, small_data(SIZES), participation=0.34)
     assert made.step().info["weights"].tolist() == [[1.0]]
     made = federation(FedAS(), plain_net, small_data(SIZES))
-    everybody = made.everybody()
+    everybody = made.all_clients()
     body = repeat({name: value for name, value in made.engine.initial()[0].items() if name != "3.weight"}, 3)
     upload = {"model": body, "fisher": {"tau": torch.zeros(3, dtype=torch.float64)}}
     assert made.algorithm.server(made.server, everybody, upload)[1]["weights"][0].tolist() == pytest.approx([1 / 3] * 3)
@@ -199,8 +199,8 @@ def test_what_the_server_gets_of_a_head_is_its_mean_with_the_generic_one():
 
 def test_the_model_after_training_has_the_generic_head_of_its_round():
     made = federation(FedCP(), plain_net, small_data(SIZES))
-    message = made.server_side.download(made.server, made.everybody())
-    sent, memory, _ = made.client_side.train(made.everybody().ids, 1, message, made.memory)
+    message = made.server_side.download(made.server, made.all_clients())
+    sent, memory, _ = made.client_side.train(made.all_clients().ids, 1, message, made.memory)
     found = made.algorithm.trained(sent, memory)
     for name in ("weight", "bias"):
         torch.testing.assert_close(

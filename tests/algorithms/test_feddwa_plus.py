@@ -125,7 +125,7 @@ def test_the_mean_changes_nothing_of_the_training():
     run = federation(FedDWAPlus(average=0.5), conv_net)
     other = federation(FedDWAPlus(average=0.5), conv_net)
     for _ in range(3):
-        run.personal(run.everybody())
+        run.personal(run.all_clients())
         run.step()
         other.memory = {**other.memory, "average": {n: 0 * v for n, v in other.memory["average"].items()}}
         other.step()

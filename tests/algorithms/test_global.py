@@ -103,7 +103,7 @@ def test_adaptation_sees_training_data_only_and_is_thrown_away(algorithm):
     models(runs[0])
     assert equal({**runs[0].server, **runs[0].memory}, before)
     assert all(
-        value.stride(0) == 0 for _, value in tensors(runs[0].algorithm.download(runs[0].server, runs[0].everybody()))
+        value.stride(0) == 0 for _, value in tensors(runs[0].algorithm.download(runs[0].server, runs[0].all_clients()))
     )
 
 

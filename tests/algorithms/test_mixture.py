@@ -90,7 +90,7 @@ def test_responsibilities_by_hand():
 def test_shares_are_evaluated_as_a_mixture_of_probabilities_and_one_share_as_its_component():
     run = federation(FedEM(3), conv_net)
     after(run, 2)
-    model, buffers = run.personal(run.everybody())
+    model, buffers = run.personal(run.all_clients())
     shares = buffers[SHARES]
     torch.testing.assert_close(shares.sum(1), torch.ones(8).double())
     x = torch.randn(6, 1, 8, 8).double()

@@ -115,6 +115,6 @@ def test_a_parameter_may_be_a_single_number(name):
     run = federation({**DEFAULTS, **VARIANTS}[name], Scaled, small_data(SIZES))
     run.step()
     run.step()
-    found = [value for name, value in run.personal(run.everybody())[0].items() if name.endswith("temperature")]
+    found = [value for name, value in run.personal(run.all_clients())[0].items() if name.endswith("temperature")]
     assert [value.shape for value in found] == [(5,)] * len(found)
     assert not torch.allclose(found[0], torch.ones(5, dtype=torch.float64))

@@ -78,7 +78,7 @@ def test_l2gds_limits_are_local_and_fedavg_over_equal_sizes():
 def test_mixing_twice_is_mixing_once_with_more_and_keeps_the_mean():
     start = run(L2GD(0.3), 1, plain_net, participation=1.0)
     rows = {"model": start.server["model"]}
-    cohort = start.everybody()
+    cohort = start.all_clients()
     once, twice = L2GD(0.51), L2GD(0.3)
     left = once.server(rows, cohort, rows)[0]
     right = twice.server(twice.server(rows, cohort, rows)[0], cohort, twice.server(rows, cohort, rows)[0])[0]

@@ -201,12 +201,12 @@ def test_what_fedala_evaluates_is_what_training_starts_from():
     run = federation(FedALA(), conv_net)
     after(run, 2)
     kept = map_state(torch.clone, run.memory)
-    expected, _ = run.personal(run.everybody())
+    expected, _ = run.personal(run.all_clients())
     assert equal(run.memory, kept)
     still = federation(FedALA(), conv_net, epochs=0)
     still.server, still.memory, still.round = run.server, run.memory, run.round
-    download = still.server_side.download(still.server, still.everybody())
-    upload, *_ = still.client_side.train(still.everybody().ids, still.round + 1, download, still.memory)
+    download = still.server_side.download(still.server, still.all_clients())
+    upload, *_ = still.client_side.train(still.all_clients().ids, still.round + 1, download, still.memory)
     assert equal({"m": upload["model"]}, {"m": expected})
 
 

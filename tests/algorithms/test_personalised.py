@@ -205,7 +205,7 @@ def test_the_personalised_head_reaches_neither_the_body_nor_the_server():
     """The shared model moves by the balanced loss alone, whatever the personalised heads are."""
     runs = [federation(FedRoD()) for _ in range(2)]
     runs[1].memory = {**runs[1].memory, "head": map_state(lambda v: v + 1, {"head": runs[1].memory["head"]})["head"]}
-    download = runs[0].algorithm.download(runs[0].server, runs[0].everybody())
+    download = runs[0].algorithm.download(runs[0].server, runs[0].all_clients())
     assert set(download) == {"model"}
     results = [run.step() for run in runs]
     assert equal(runs[0].server, runs[1].server)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from feddwa.build import load_task, make_network, settled
+from feddwa.build import completed, load_task, make_network
 from feddwa.config import RunConfig
 from feddwa.data import labels
 from feddwa.data.own import assemble
@@ -112,7 +112,7 @@ def test_one_class_is_refused_where_it_would_be_trained(csv):
     path = csv("a,label", *(f"{i},same" for i in range(10)))
     assert load(path).classes == 1  # a site may have one class; the federation has more
     for clients in (None, 2):
-        with pytest.raises(InputError, match="all 10 samples are of one class, same; there is nothing to tell apart"):
+        with pytest.raises(InputError, match="all 10 samples are of one class, same; there is nothing to classify"):
             load_task(RunConfig(dataset=path, clients=clients).resolved())
 
 
@@ -293,7 +293,7 @@ def started(x, y, **options):
     config = RunConfig(dataset="own.npz", **options).resolved()
     np.savez("own.npz", x=x, y=y)
     task = load_task(config)
-    return make_network(settled(config, task.dataset), task.dataset)
+    return make_network(completed(config, task.dataset), task.dataset)
 
 
 def test_one_hot_rows_are_no_targets_unless_a_loss_is_named(tmp_path, monkeypatch, rng):
@@ -317,7 +317,7 @@ def test_labels_in_a_column_of_their_own_are_told(tmp_path, monkeypatch, rng):
 def test_images_whose_channels_stand_last_get_no_network_by_themselves(tmp_path, monkeypatch, rng):
     monkeypatch.chdir(tmp_path)
     x, y = rng.random((40, 8, 8, 3)), np.arange(40) % 2
-    with pytest.raises(InputError, match=r"samples of shape \(8, 8, 3\) seem to have their channels last"):
+    with pytest.raises(InputError, match=r"samples of shape \(8, 8, 3\) appear to have channels last"):
         started(x, y)
     started(x, y, model="mlp")
     started(x.transpose(0, 3, 1, 2), y)

@@ -63,7 +63,7 @@ def test_recipes_are_captured_and_agree_with_the_plain_loop(algorithm, name):
         federation = Federation(algorithm, engine, participation=0.5, sequential=sequential)
         for _ in range(3):
             federation.step()
-        ends.append({"model": federation.personal(federation.everybody())[0]})
+        ends.append({"model": federation.personal(federation.all_clients())[0]})
     assert relative_error(*ends) < 1e-9
 
 
@@ -84,7 +84,7 @@ def test_a_run_on_the_gpu_repeats_to_the_bit_and_agrees_with_the_cpu():
         federation = Federation(FedDWA(top_k=3), engine, participation=0.5)
         for _ in range(6):
             federation.step()
-        runs.append({"model": federation.personal(federation.everybody())[0]})
+        runs.append({"model": federation.personal(federation.all_clients())[0]})
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(runs[0]), tensors(runs[1]), strict=True))
     assert relative_error(runs[0], runs[2]) < 1e-9
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from feddwa import mixing, updates
-from feddwa.engine.fast.joint import Joint, jointly
+from feddwa.engine.fast.joint import JointCall, jointly
 from feddwa.engine.fast.lockstep import _next_groups
 from feddwa.engine.fast.worker import Worker
 from feddwa.engine.rows import adjacent, concat
@@ -27,7 +27,7 @@ def together(call, arguments):
         for group in _next_groups(waiting):
             served.append(len(group))
             requests = [worker.request for worker in group]
-            for worker, reply in zip(group, Joint.serve(None, requests), strict=True):
+            for worker, reply in zip(group, JointCall.serve(None, requests), strict=True):
                 worker.reply = reply
     return [worker.result for worker in workers], served
 

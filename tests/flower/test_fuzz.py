@@ -22,7 +22,7 @@ from feddwa.flower import codec
 from feddwa.flower.inbox import opened
 from feddwa.flower.replies import Assignment, Replies, collect_replies, read_reply
 from feddwa.flower.validation import Expected
-from feddwa.updates import OUTSIZED, outsized, signature
+from feddwa.updates import OVERSIZED, oversized, signature
 
 LIMIT = 1e6  # bytes of a reply
 NAMES = Scores._fields[:2]
@@ -233,8 +233,8 @@ def combined(answer) -> tuple[Replies, dict[int, str]]:
     missing: dict[int, str] = {}
     found = {**honest(), BAD: read_reply(answer, TASKS[BAD], EXPECTED)}
     replies = collect_replies(TASKS, found, NAMES, 6, missing)
-    huge = outsized(replies.upload, {"model": replies.upload["model"]}, (), len(replies.ids))
-    missing |= dict.fromkeys(replies.ids[huge].tolist(), OUTSIZED)
+    huge = oversized(replies.upload, {"model": replies.upload["model"]}, (), len(replies.ids))
+    missing |= dict.fromkeys(replies.ids[huge].tolist(), OVERSIZED)
     return replies.only(~huge), missing
 
 
@@ -255,7 +255,7 @@ def check(numbers, monkeypatch, caplog):
                 assert replies.upload[part][name].isfinite().all(), number
         lines = [record.getMessage() for record in caplog.records]
         assert all("\n" not in line and len(line) < 1000 for line in lines), number
-        assert lines or not missing or OUTSIZED in missing.values(), number
+        assert lines or not missing or OVERSIZED in missing.values(), number
         refused += bool(missing)
     return refused
 

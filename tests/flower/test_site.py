@@ -67,7 +67,7 @@ def test_a_nodes_own_data_are_checked_as_those_of_a_run(own):
     """What no client can learn from is refused when the node joins, by the line that `feddwa run` would print."""
     x, owner = np.load(own)["x"], np.load(own)["client"]
     bad = {
-        "all 60 samples are of one class, 0; there is nothing to tell apart": np.zeros(60, np.int64),
+        "all 60 samples are of one class, 0; there is nothing to classify": np.zeros(60, np.int64),
         "60 different labels in 60 samples are no classes": np.arange(60),
         "its targets are rows of 2 with a single 1": np.eye(2, dtype=np.float32)[np.arange(60) % 2],
     }

@@ -316,7 +316,7 @@ def test_three_rounds_agree_with_the_reference(name, clients, participation):
     task = record(federation)
     for expected in oracle(task, **hyper):
         result = federation.step()
-        model, buffers = federation.personal(federation.everybody())
+        model, buffers = federation.personal(federation.all_clients())
         for i, own in enumerate(expected.personal):
             np.testing.assert_allclose(flat({**model, **buffers}, i), own, rtol=1e-9, atol=1e-9)
         loss = expected.loss or reference.loss

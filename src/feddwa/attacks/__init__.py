@@ -26,5 +26,5 @@ ATTACKS: dict[str, type[Attack]] = {
 
 
 def adopt(attack: Any) -> type[Attack]:
-    """An attack from outside the package; raises Unfit where it cannot be one."""
+    """Check an attack from outside the package; raises Unfit if it cannot be one."""
     return dataclass_of(Attack, attack)

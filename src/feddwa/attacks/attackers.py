@@ -1,4 +1,4 @@
-"""Who attacks in a run: drawn once from the seed, the same in every round."""
+"""The attackers of a run: drawn once from the seed, the same in every round."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from feddwa.engine.rows import difference, put, take
 from feddwa.plugins import label
 from feddwa.updates import finite, origin
 
-Shares = tuple[tuple[Attack, float], ...]  # attacks, and the share of all clients that each has
+Shares = tuple[tuple[Attack, float], ...]  # attacks and their shares of all clients
 
 
 @dataclass(frozen=True)
 class Attackers:
-    """The attackers of a federation of N clients; nobody by default. Each client is at most one."""
+    """The attackers of a federation of N clients; none by default. Each client has at most one attack."""
 
     seed: int
     clients: int  # N
@@ -41,17 +41,17 @@ class Attackers:
 
     @property
     def honest(self) -> Tensor:
-        """(h,) int64: who does not attack, in ascending order."""
+        """(h,) int64: the honest clients, in ascending order."""
         return (self.kinds == 0).nonzero().flatten()
 
     @cached_property
     def victim(self) -> Tensor:
-        """(1,) the honest client at whom an attack aims that has a target; (0,) where nobody is honest."""
+        """(1,) the honest client targeted by an attack with a target; (0,) if no client is honest."""
         return self.honest[keys.sample(keys.key(self.seed, "victim"), len(self.honest), 1)]
 
     @property
     def poison(self) -> Callable[[FederatedData], FederatedData] | None:
-        """What attackers do to the data; None where they do nothing."""
+        """The attackers' change of the data; None if there is none."""
         does = any(type(attack).poisoned is not Attack.poisoned for attack, _ in self.shares)
         return self._poisoned if does else None
 
@@ -70,9 +70,9 @@ class Attackers:
         return {"attackers": attackers, **aimed} if attackers else {}
 
     def sent(self, cohort: Cohort, download: Message, upload: Message, differences: Collection[str]) -> Message:
-        """The uploads (m, ...) as they arrive, from what everybody would send who is honest.
+        """The uploads (m, ...) on arrival, from those that all clients would send if honest.
 
-        download: (m, ...) what they started from; differences: parts that are no models but differences of some.
+        download: (m, ...) their starting point; differences: parts that are differences of models.
         """
         kinds = self.kinds[cohort.ids]
         if not kinds.any():
@@ -86,7 +86,7 @@ class Attackers:
     def _attacked(self, rows: Stack, origins: Stack, cohort: Cohort, honest: Tensor) -> Stack:
         """One part of the uploads (m, *shape) with all real numbers of attackers replaced.
 
-        origins: where values began that came from the server; honest: (k,) places of honest clients in the cohort.
+        origins: starting values from the server; honest: (k,) positions of honest clients in the cohort.
         """
         real: Stack = {name: value for name, value in rows.items() if value.is_floating_point()}
         start = {name: origins.get(name, torch.zeros_like(value)) for name, value in real.items()}

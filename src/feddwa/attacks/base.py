@@ -1,8 +1,8 @@
-"""The interface of attacks: from what the attackers of a round see to the updates that they send.
+"""The interface of attacks: from the information of a round's attackers to the updates that they send.
 
-An update is what a client sends less what it was sent, v_k - w_k: attacks are written for these, so that one form
-serves global models, where everybody starts from the same w, and personalised ones. Numbers that do not come from the
-server (a cosine, a loss) count as updates from 0. Each part of an upload is attacked by itself.
+An update is the difference between the sent and the received model, v_k - w_k, so one definition serves global models,
+with the same w for all clients, and personalised ones. Numbers that do not come from the server (a cosine, a loss)
+count as updates from 0. Each part of an upload is attacked separately.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from feddwa.engine import Stack
 
 @dataclass(frozen=True)
 class Seen:
-    """One part of the uploads of a round, as far as anybody who attacks may see it; all numbers are real."""
+    """An attacker's view of one part of a round's uploads; all numbers are real."""
 
-    start: Stack  # (a, *shape) what every attacker was sent; zeros for what does not come from the server
-    own: Stack  # (a, *shape) the updates that attackers would send if they were honest
-    honest: Stack  # (k, *shape) the updates of honest clients; where none takes part those of the attackers
-    honest_start: Stack  # (k, *shape) what these were sent
-    victim: Tensor  # (1,) which row of `honest` the target's is; (0,) where it takes no part
-    clients: int  # m, participants of the round, attackers among them
+    start: Stack  # (a, *shape) received by every attacker; zeros for values that do not come from the server
+    own: Stack  # (a, *shape) updates that attackers would send if honest
+    honest: Stack  # (k, *shape) updates of honest clients; the attackers' if none takes part
+    honest_start: Stack  # (k, *shape) received by these clients
+    victim: Tensor  # (1,) the target's row in `honest`; (0,) if it is absent
+    clients: int  # m, participants of the round, including attackers
     keys: Tensor  # (a,) a key for every attacker
 
 
@@ -32,10 +32,10 @@ class Attack:
     """Base of all attacks: a frozen dataclass whose fields are the parameters. By default an attacker is honest."""
 
     summary: ClassVar[str]  # one line for `feddwa list attacks`
-    targets: ClassVar[bool] = False  # whether it is aimed at one honest client
+    targets: ClassVar[bool] = False  # whether it targets one honest client
 
     def poisoned(self, data: FederatedData, attackers: Tensor, draws: Tensor) -> FederatedData:
-        """The data with which a run is made; attackers: (a,) their numbers; draws: (a,) a key for each."""
+        """The run's data after the attack; attackers: (a,) their numbers; draws: (a,) a key for each."""
         return data
 
     def updates(self, seen: Seen) -> Stack:

@@ -1,4 +1,4 @@
-"""Attacks on data: what attackers train on. They train honestly, and send what comes out."""
+"""Attacks on the attackers' training data. They train honestly on it and send the result."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,23 +29,23 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """A trigger in the image should call up a class (Bagdasaryan et al., AISTATS 2020).
+    """Train the model to predict a class for images with a trigger (Bagdasaryan et al., AISTATS 2020).
 
     A share of an attacker's training images gets a square of the brightest value at the lower right and the class
-    `target`. The split "triggered" has the square on every client's test images of other classes: how many of them are
-    called `target` is what the attack achieves.
+    `target`. The split "triggered" has the square on every client's test images of other classes; the share predicted
+    as `target` is the attack's success rate.
     """
 
-    summary = "trains on images with a trigger, which then call up a class"
+    summary = "trains on images with a trigger, which then cause a class"
 
     target: int = 0
-    """The class."""
+    """The predicted class."""
     share: float = 0.5
-    """Of an attacker's training samples that get the trigger."""
+    """Share of an attacker's training samples with the trigger."""
     size: int = 3
-    """Pixels along the square."""
+    """Side of the square in pixels."""
     factor: float = 1.0
-    """How many times as far its update goes; participants / attackers replaces a mean."""
+    """Factor of its update; participants / attackers replaces a mean."""
 
     def __post_init__(self) -> None:
         require(self.target >= 0, "--param target", self.target, "the number of a class, 0 or more")
@@ -63,7 +63,7 @@ class Backdoor(Attack):
         require(self.target < data.classes, "--param target", self.target, f"below {data.classes}, the classes")
         images = data.x
         if not isinstance(images, Tensor) or images.ndim != 4:
-            raise InputError("--attack backdoor: puts a square on images, which these data are not; take label-flip")
+            raise InputError("--attack backdoor: needs images, which these data are not; take label-flip")
         require(self.size <= min(images.shape[2:]), "--param size", self.size, f"at most {min(images.shape[2:])}")
         train = data.rows("train")
         chosen = torch.cat([self._chosen(train[j], key) for j, key in zip(attackers.tolist(), draws, strict=True)])
@@ -78,20 +78,20 @@ class Backdoor(Attack):
         return replace(data, x=torch.cat([x, bright]), y=torch.cat([y, called]), splits=splits)
 
     def stamped(self, images: Tensor, rows: Tensor) -> Tensor:
-        """The images (n, C, H, W) at `rows` (k,) with the trigger on."""
+        """The images (n, C, H, W) at `rows` (k,) with the trigger."""
         own = images[rows.to(images.device)].clone()
         own[:, :, -self.size :, -self.size :] = images.max()
         return own
 
     def _chosen(self, rows: np.ndarray, key: Tensor) -> Tensor:
-        """Those of an attacker's rows that get the trigger: at least one."""
+        """An attacker's rows that get the trigger: at least one."""
         count = max(1, round(self.share * len(rows)))
         return torch.from_numpy(rows)[keys.sample(key, len(rows), count)]
 
 
 def _need_classes(name: str, data: FederatedData) -> None:
     if not (data.labelled and data.classes):
-        raise InputError(f"--attack {name}: is about class labels, one for a sample, which these data do not have")
+        raise InputError(f"--attack {name}: needs one class label per sample, which these data do not have")
 
 
 def _rows(data: FederatedData, split: str, clients: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attacks that need to know nothing of other clients."""
+"""Attacks without information about other clients."""
 
 import math
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from feddwa.errors import require
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """-d: as far as training led, the other way."""
+    """-d: the opposite of the honest update."""
 
-    summary = "goes as far as it was led, the other way"
+    summary = "sends the negative of its honest update"
 
     def updates(self, seen: Seen) -> Stack:
         """See Attack."""
@@ -22,12 +22,12 @@ class SignFlip(Attack):
 
 @dataclass(frozen=True)
 class Scaled(Attack):
-    """factor * d. With m / (attackers) for a factor, attackers that agree replace a mean by their own model."""
+    """factor * d. With factor m / (attackers), attackers that agree replace a mean by their own model."""
 
-    summary = "goes several times as far"
+    summary = "sends a multiple of its honest update"
 
     factor: float = 10.0
-    """How many times as far."""
+    """Factor of the update."""
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.factor), "--param factor", self.factor, "a finite number")
@@ -39,9 +39,9 @@ class Scaled(Attack):
 
 @dataclass(frozen=True)
 class RandomModel(Attack):
-    """Normal noise in place of the model; every tensor has the root mean square of the one that it replaces."""
+    """Gaussian noise in place of the model; every tensor has the root mean square of the one it replaces."""
 
-    summary = "sends noise as large as its model"
+    summary = "sends noise with the norm of its model"
 
     def updates(self, seen: Seen) -> Stack:
         """See Attack."""
@@ -56,9 +56,9 @@ class RandomModel(Attack):
 
 @dataclass(frozen=True)
 class FreeRider(Attack):
-    """0: what it was sent comes back. It trains nothing and gets what the others make."""
+    """0: returns the received model. It trains nothing and benefits from the others."""
 
-    summary = "returns what it was sent"
+    summary = "returns the model that it received"
 
     def updates(self, seen: Seen) -> Stack:
         """See Attack."""

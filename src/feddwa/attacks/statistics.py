@@ -1,8 +1,8 @@
-"""Attacks that hide among updates: made of the mean and the spread of those that attackers know.
+"""Attacks that hide among updates: constructed from the mean and the spread of the known updates.
 
-x_k (k = 1..n) are the updates that they know, mu their mean, s their standard deviation by coordinate (n - 1). `knows`
-says whose: "honest", those of all honest clients of the round, or "own", those that the attackers would send if they
-were honest. All attackers of a round send one update.
+x_k (k = 1..n) are the known updates, mu their mean, s their standard deviation per coordinate (n - 1). `knows` selects
+them: "honest", those of all honest clients of the round, or "own", those that the attackers would send if honest. All
+attackers of a round send one update.
 """
 
 import math
@@ -26,7 +26,7 @@ def mean_of(known: Stack) -> Model:
 
 
 def deviation(known: Stack) -> Model:
-    """s of updates (n, *shape), in float64; 0 of a single one."""
+    """s of updates (n, *shape), in float64; 0 for a single one."""
     degrees, apart = max(count(known) - 1, 1), difference(known, mean_of(known))
     return Model({name: (value.square().sum(0) / degrees).sqrt() for name, value in apart.items()})
 
@@ -37,10 +37,10 @@ def moved(mean: Model, far: float, way: Model) -> Model:
 
 
 def stealth(clients: int, attackers: int) -> float:
-    """ALIE's z: how many deviations from the mean a vector may lie with a majority farther away than itself.
+    """ALIE's z: the number of deviations from the mean at which a majority of vectors is still farther away.
 
-    z = Phi^-1((h - q) / h) for h honest clients of n, of whom q = floor(n / 2 + 1) - f are needed for a majority with
-    f attackers. At least 0; from a majority of attackers on as for q = 1.
+    z = Phi^-1((h - q) / h) for h honest clients of n, of whom q = floor(n / 2 + 1) - f are needed for a majority with f
+    attackers. At least 0; with a majority of attackers as for q = 1.
     """
     honest, needed = clients - attackers, max(clients // 2 + 1 - attackers, 1)
     share = (honest - needed) / honest if honest else 0.0
@@ -49,18 +49,18 @@ def stealth(clients: int, attackers: int) -> float:
 
 @dataclass(frozen=True)
 class ALIE(Attack):
-    """A little is enough (Baruch et al., NeurIPS 2019): mu - z s, with z so small that many honest ones lie beyond.
+    """A little is enough (Baruch et al., NeurIPS 2019): mu - z s, with z so small that many honest updates lie beyond.
 
-    z = Phi^-1((h - q) / h), h = n - f, q = floor(n / 2 + 1) - f for f attackers among n participants, at least 0.
-    Attackers of the paper know their own updates alone.
+    z = Phi^-1((h - q) / h), h = n - f, q = floor(n / 2 + 1) - f for f attackers among n participants, at least 0. The
+    paper's attackers know their own updates alone.
     """
 
-    summary = "a little is enough: as far below the mean as goes unnoticed"
+    summary = "a little is enough: the mean shifted within the honest spread"
 
     z: float | None = None
     """Deviations from the mean; none = by the paper's formula, from the number of attackers in the round."""
     knows: Literal["own", "honest"] = "own"
-    """Whose updates mean and deviation are taken of."""
+    """The updates behind mean and deviation."""
 
     def __post_init__(self) -> None:
         known = self.z is None or math.isfinite(self.z)
@@ -75,14 +75,14 @@ class ALIE(Attack):
 
 @dataclass(frozen=True)
 class IPM(Attack):
-    """Inner product manipulation (Xie et al., UAI 2019): -epsilon mu, which turns a mean round if epsilon > h / f."""
+    """Inner product manipulation (Xie et al., UAI 2019): -epsilon mu, which reverses a mean if epsilon > h / f."""
 
-    summary = "inner product manipulation: the honest mean, a little the other way"
+    summary = "inner product manipulation: a small negative multiple of the honest mean"
 
     epsilon: float = 0.5
-    """How far, in lengths of the mean: 0.1 is hidden, 100 is loud."""
+    """Factor of the mean: 0.1 is hidden, 100 is conspicuous."""
     knows: Literal["own", "honest"] = "honest"
-    """Whose updates the mean is taken of."""
+    """The updates behind the mean."""
 
     def __post_init__(self) -> None:
         require(0 <= self.epsilon < math.inf, "--param epsilon", self.epsilon, "a finite number, 0 or more")
@@ -100,7 +100,7 @@ class Hidden(Attack):
     direction: Literal["std", "unit", "sign"] = "std"
     """r: -s, -mu / ||mu|| or -sign(mu)."""
     knows: Literal["own", "honest"] = "honest"
-    """Whose updates are the x_k."""
+    """The updates that are the x_k."""
 
     def updates(self, seen: Seen) -> Stack:
         """See Attack."""
@@ -133,8 +133,8 @@ class Hidden(Attack):
 class MinMax(Hidden):
     """Min-Max (Shejwalkar and Houmansadr, NDSS 2021): max_k ||x - x_k|| at most max_kl ||x_k - x_l|| = R.
 
-    g in closed form, where the authors' code halves intervals: the least larger root over k of
-    ||r||^2 g^2 + 2 g <r, mu - x_k> + ||mu - x_k||^2 - R^2 = 0.
+    g in closed form, where the authors' code uses bisection: the smallest larger root over k of ||r||^2 g^2 + 2 g <r,
+    mu - x_k> + ||mu - x_k||^2 - R^2 = 0.
     """
 
     summary = "as far from the mean as the two most distant honest updates are from each other"
@@ -151,7 +151,7 @@ class MinMax(Hidden):
 class MinSum(Hidden):
     """Min-Sum (ibid.): sum_k ||x - x_k||^2 at most max_l sum_k ||x_l - x_k||^2; g = max_l ||x_l - mu|| / ||r||.
 
-    The authors' code takes the least sum in the place of the largest one.
+    The authors' code has the smallest sum in place of the largest.
     """
 
     summary = "as far from the mean as the most distant honest update"
@@ -163,17 +163,17 @@ class MinSum(Hidden):
 
 @dataclass(frozen=True)
 class Collusion(MinMax):
-    """Min-Max around one honest client: the x_k are the models nearest to its own, and attackers send one model.
+    """Min-Max around one honest client: the x_k are the models nearest to its own, and all attackers send one model.
 
-    Distances are of models, v_k, and not of updates: what is near to a personalised model enters it. Where the victim
-    takes no part in a round, attackers are honest.
+    Distances are between models v_k, not updates, because models near to a personalised one enter its mixture. If the
+    victim is absent from a round, attackers are honest.
     """
 
-    summary = "one client's neighbours imitated, as far off as they are from each other"
+    summary = "imitates one client's neighbours, at their distance from each other"
     targets = True
 
     neighbours: int = 5
-    """Honest models nearest to the victim's, its own among them, that are imitated."""
+    """Number of imitated honest models, nearest to the victim's and including its own."""
 
     def __post_init__(self) -> None:
         require(self.neighbours >= 1, "--param neighbours", self.neighbours, "at least 1")

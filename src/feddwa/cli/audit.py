@@ -19,14 +19,14 @@ class AuditConfig:
 
 def audit_command(options: AuditConfig) -> int:
     """`feddwa audit`."""
-    from feddwa.build import divided, load_dataset, make_engine, make_federation, settled
+    from feddwa.build import completed, divided, load_dataset, make_engine, make_federation
     from feddwa.results.runs import read_config, read_models
     from feddwa.trained.audit import LOW, label_correlation, membership
 
     path = Path(options.directory)
     trained, config = read_models(path), read_config(path).resolved()
     dataset = load_dataset(config)
-    config = settled(config, dataset)
+    config = completed(config, dataset)
     engine = make_engine(config, divided(config, dataset))
     for name, found in membership(trained, engine).items():
         worst = max(found.areas)

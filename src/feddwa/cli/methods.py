@@ -42,24 +42,24 @@ Several = TypeVar("Several", bound=SeveralOptions)
 def prepared(
     console: "Console", config: Several, out: Path, task: "Task", brought: Container[str]
 ) -> tuple[Several, dict[str, RunConfig]]:
-    """Options with all that the task decides, and the settled configuration of every method that is left.
+    """Options with all that the task decides, and the completed configuration of every method that is left.
 
     What was decided, measured and left out is printed. brought: names that a group stands for; those that do not suit
     the task are left out, others raise.
     """
-    from feddwa.build import make_network, settled
+    from feddwa.build import completed, make_network
 
     configs = {name: each.resolved() for name, each in method_configs(config, out).items()}
     first = next(iter(configs.values()))
     make_network(first, task.dataset)
     first = told(console, first, task)
     config = dataclasses.replace(config, lr=first.lr)
-    configs = {name: settled(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
+    configs = {name: completed(dataclasses.replace(each, lr=first.lr), task.dataset) for name, each in configs.items()}
     config = suited(console, config, configs, task, brought)
     configs = {name: each for name, each in configs.items() if name in map(label, config.algorithms)}
     measured = tolerance(console, config, configs, task)
     config = dataclasses.replace(config, param=(*config.param, *measured))
-    configs = {name: settled(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
+    configs = {name: completed(each.resolved(), task.dataset) for name, each in method_configs(config, out).items()}
     return filled_in(config, first), configs
 
 

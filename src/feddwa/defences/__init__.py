@@ -1,4 +1,4 @@
-"""Defences: what a server does against hostile clients (`--defence NAME,...`)."""
+"""Defences: the server's protection against hostile clients (`--defence NAME,...`)."""
 
 from typing import Any
 
@@ -27,5 +27,5 @@ DEFENCES: dict[str, type[Defence]] = {
 
 
 def adopt(defence: Any) -> type[Defence]:
-    """A defence from outside the package; raises Unfit where it cannot be one."""
+    """Check a defence from outside the package; raises Unfit if it cannot be one."""
     return dataclass_of(Defence, defence)

@@ -1,4 +1,4 @@
-"""Bounds on how far a client can go."""
+"""Bounds on a client's update."""
 
 import math
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from feddwa.params import Repeats
 
 @dataclass(frozen=True)
 class Clip(Defence):
-    """Norm bounding: updates longer than `multiple` times the median length in the round are shortened to that.
+    """Norm bounding: updates longer than `multiple` times the round's median norm are scaled down to it.
 
-    Attackers who are less than half of a round cannot raise the bound above that of the longest honest update. What is
-    bounded is how fast a model can be led astray, not how far.
+    Attackers who are less than half of a round cannot raise the bound above that of the longest honest update. This
+    bounds how fast a model can be misled, not how far.
     """
 
-    summary = "updates are shortened to a multiple of the cohort's median length"
+    summary = "updates are clipped to a multiple of the cohort's median norm"
 
     multiple: float = 1.5
-    """Of the median length."""
+    """Bound, in median norms."""
 
     def __post_init__(self) -> None:
         require(0 < self.multiple < math.inf, "--param multiple", self.multiple, "a finite number above 0")
@@ -40,15 +40,15 @@ class Clip(Defence):
 
 @dataclass(frozen=True)
 class NormBound(Defence):
-    """Norm bounding with a length that is given: updates longer than `bound` are shortened to that.
+    """Norm bounding with a fixed norm: updates longer than `bound` are scaled down to it.
 
-    Unlike `clip` it cannot be moved by anybody, however many attack; who sets it must know how long updates are.
+    Unlike `clip`, no number of attackers can move it, but the usual norm of updates must be known.
     """
 
-    summary = "updates are shortened to a length that is given"
+    summary = "updates are clipped to a given norm"
 
     bound: float = 1.0
-    """Longest update, over all parameters of a model."""
+    """Largest norm of an update, over all parameters of a model."""
 
     def __post_init__(self) -> None:
         require(0 < self.bound < math.inf, "--param bound", self.bound, "a finite number above 0")
@@ -60,7 +60,7 @@ class NormBound(Defence):
 
 
 def shares_within(bound: Tensor | float, lengths: Tensor) -> Tensor:
-    """(m,) what is left of vectors of these lengths once the longer ones are shortened to a bound."""
+    """(m,) factors that scale vectors of these lengths down to a bound."""
     return (bound / lengths.clamp(min=1e-300)).clamp(max=1)
 
 
@@ -68,17 +68,17 @@ def shares_within(bound: Tensor | float, lengths: Tensor) -> Tensor:
 class CentredClipping(Defence):
     """Centred clipping (Karimireddy et al., ICML 2021): c <- c + sum_k p_k clip(x_k - c, tau), L times.
 
-    The paper starts from the last round's result and takes tau as given. Here c starts from the median of every
-    coordinate and tau is `multiple` times the weighted median distance from c, so that rows need no memory and tau no
-    search. Holds against less than half of the weight.
+    The paper starts from the last round's result with a given tau. Here c starts from the coordinate-wise median and
+    tau is `multiple` times the weighted median distance from c, so that rows need no memory and tau no search. Robust
+    against less than half of the weight.
     """
 
-    summary = "differences to a centre are shortened, again and again"
+    summary = "differences to a centre are clipped, repeatedly"
 
     multiple: float = 1.0
     """tau, in median distances from the centre."""
     passes: Repeats = 3
-    """L."""
+    """L: number of passes."""
 
     def __post_init__(self) -> None:
         require(0 < self.multiple < math.inf, "--param multiple", self.multiple, "a finite number above 0")

@@ -1,4 +1,4 @@
-"""The defences of a federation, one after the other, and where they are put to work."""
+"""The defences of a federation, applied in sequence."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -15,25 +15,25 @@ from feddwa.errors import InputError
 from feddwa.mixing import mixing_by, weighted_mean
 from feddwa.updates import origin
 
-ROUNDED = 1e-9  # a weight that is negative by no more is 0
+ROUNDED = 1e-9  # weights that are less negative count as 0
 
 
 @dataclass(frozen=True)
 class Defences:
-    """Defences in the order in which they act; none by default."""
+    """Defences in the order of application; none by default."""
 
     chain: tuple[Defence, ...] = ()
 
     @property
     def replaces_means(self) -> bool:
-        """Whether a mean is another with them."""
+        """Whether a defence replaces means."""
         return any(type(each).models is not Defence.models for each in self.chain)
 
     def filtered(self, upload: Message, download: Message, differences: Collection[str]) -> Message:
-        """The uploads (m, ...) with which the server goes on.
+        """The uploads (m, ...) that the server uses.
 
-        Of a part that holds models all updates are taken together; other numbers, such as losses, stay as they are.
-        download: (m, ...) what was sent; differences: parts that are no models but differences of some.
+        All updates of a part with models are processed together; other numbers, such as losses, stay unchanged.
+        download: (m, ...) the received messages; differences: parts that are differences of models.
         """
         return {
             part: self._filtered(rows, origin(part, rows, download, differences), part in differences)
@@ -47,13 +47,13 @@ class Defences:
         sent = new = difference(rows, start)
         for defence in self.chain:
             new = defence.updates(new)
-        return {  # what no defence has changed stays as it is, bit for bit
+        return {  # unchanged updates stay bit for bit the same
             name: torch.where(new[name] == sent[name], value, start[name] + new[name]) for name, value in rows.items()
         }
 
     @contextmanager
     def at_work(self, algorithm: Algorithm, upload: Message, key: Tensor) -> Iterator[None]:
-        """Let a server's means be robust in the enclosed work, with which it answers an upload; key: of the round."""
+        """Make a server's means robust in the enclosed processing of an upload; key: of the round."""
         taken: list[int] = []
 
         def mean(weights: Tensor, stack: Stack, personal: bool) -> Stack:
@@ -67,24 +67,24 @@ class Defences:
             yield
         if any(upload.values()) and not taken:
             name, advice = type(algorithm).__name__, "clip, which acts on updates"
-            raise InputError(f"--defence: takes the place of a server's means, and {name} takes none; take {advice}")
+            raise InputError(f"--defence: replaces a server's means, and {name} has none; take {advice}")
 
     def mean(self, weights: Tensor, stack: Stack, personal: bool, key: Tensor) -> Stack:
-        """What takes the place of weighted means: (k, *shape) from weights (k, m) and models (m, *shape).
+        """The robust replacement of weighted means: (k, *shape) from weights (k, m) and models (m, *shape).
 
-        personal: whether row i is made for the client whose model is stack_i; key: of what defences draw.
+        personal: whether row i is for the client whose model is stack_i; key: for the defences' draws.
         """
         if (weights < -ROUNDED).any():
-            raise InputError("--defence: takes the place of means, and this method's weights are negative; take clip")
+            raise InputError("--defence: replaces means, and this method's weights are negative; take clip")
         weights = weights.double().cpu()
-        whole = Weighted(weights[0], stack)  # whose distances serve all rows
+        whole = Weighted(weights[0], stack)  # its distances serve all rows
         receivers = [take(stack, place) if personal else None for place in torch.arange(len(weights)).split(1)]
         draws = keys.fold(key, torch.arange(len(weights)))
         rows = [self._row(*each, whole) for each in zip(weights, receivers, draws, strict=True)]
         return concat([{"mean": each} for each in rows])["mean"]
 
     def _row(self, weights: Tensor, receiver: Stack | None, key: Tensor, whole: Weighted) -> Stack:
-        """One row: (1, *shape) from weights (m,). A sum other than 1 is a factor of the result."""
+        """One row: (1, *shape) from weights (m,). If their sum is not 1, it scales the result."""
         places = (weights > ROUNDED).nonzero().flatten()
         if not len(places):
             return weighted_mean(weights[None], whole.models)

@@ -1,4 +1,4 @@
-"""Robust means by coordinate: each number of a model by itself, whatever the others are."""
+"""Robust means by coordinate: each number of a model separately."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from feddwa.defences.base import Assuming, Defence, Weighted
 from feddwa.engine import Stack
 from feddwa.ledger import book
 
-WIDTH = 1 << 16  # numbers of a model that are sorted at a time
+WIDTH = 1 << 16  # numbers of a model sorted at a time
 EQUAL = 1e-9  # weights that differ by less are equal
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # (weights, values), (s, c) each and sorted by value -> (c,)
 
 
 def by_coordinate(rule: Rule, given: Weighted) -> Weighted:
-    """One model, each number of which `rule` makes of those of the models."""
+    """One model from `rule` applied to each coordinate."""
     book(1, len(given), given.models)
     return alone({name: _by_coordinate(rule, given.weights.to(own.device), own) for name, own in given.models.items()})
 
@@ -38,7 +38,7 @@ def _by_coordinate(rule: Rule, weights: Tensor, value: Tensor) -> Tensor:
 def middle(weights: Tensor, values: Tensor) -> Tensor:
     """(c,) the weighted median of values (s, c) in ascending order with weights (s, c) of sum 1.
 
-    The first value at which half of the weight is reached; where it is exactly half, the mean of that and the next.
+    The first value at which half of the weight is reached; if exactly half, the mean of that and the next.
     """
     below = weights.cumsum(0)
     lower, upper = (below < 0.5 - EQUAL).sum(0), (below < 0.5 + EQUAL).sum(0)
@@ -47,7 +47,7 @@ def middle(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def trimmed(weights: Tensor, values: Tensor, share: float) -> Tensor:
-    """(c,) the weighted mean of values (s, c) in ascending order without `share` of the weight at either end."""
+    """(c,) the weighted mean of values (s, c) in ascending order without `share` of the weight at each end."""
     above = weights.cumsum(0)
     kept = (above.clamp(max=1 - share) - (above - weights).clamp(min=share)).clamp(min=0)
     return (kept * values).sum(0) / kept.sum(0)
@@ -55,7 +55,7 @@ def trimmed(weights: Tensor, values: Tensor, share: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Median(Defence):
-    """The weighted median of every coordinate (Yin et al., ICML 2018). Holds against less than half of the weight."""
+    """The weighted median of every coordinate (Yin et al., ICML 2018). Robust against less than half of the weight."""
 
     summary = "the weighted median of every coordinate"
 
@@ -68,7 +68,7 @@ class Median(Defence):
 class TrimmedMean(Assuming):
     """The mean of every coordinate without the largest and the smallest (Yin et al., ICML 2018).
 
-    `attackers` of the weight is cut at either end: with equal weights and f attackers the f largest and f smallest.
+    `attackers` of the weight is cut at each end: with equal weights and f attackers the f largest and f smallest.
     """
 
     summary = "the mean of every coordinate without its extremes"

@@ -1,4 +1,4 @@
-"""Robust means by distance: what is made of the models are other weights, or means of neighbours."""
+"""Robust means by distance: other weights of the models, or means of neighbours."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,23 +12,24 @@ from feddwa.errors import require
 from feddwa.mixing import weighted_mean
 from feddwa.params import Repeats
 
-AT_REST = 1e-9  # change of a weight in a pass, below which there is no other one
+AT_REST = 1e-9  # change of a weight in a pass below which passes end
 
 
 @dataclass(frozen=True)
 class GeometricMedian(Defence):
-    """RFA: the z of least sum_k p_k ||z - x_k||, by Weiszfeld's passes from the mean (Pillutla et al., 2019).
+    """RFA: the z with the smallest sum_k p_k ||z - x_k||, by Weiszfeld's algorithm from the mean (Pillutla et al.,
+    2019).
 
-    q_k ~ p_k / max(nu, ||z - x_k||), z = sum_k q_k x_k. Holds against less than half of the weight. z is a combination
-    of the models, so all passes are over the matrix D of squared distances: ||z - x_k||^2 = (D q)_k - q D q / 2.
+    q_k ~ p_k / max(nu, ||z - x_k||), z = sum_k q_k x_k. Robust against less than half of the weight. z is a combination
+    of the models, so all passes use the matrix D of squared distances: ||z - x_k||^2 = (D q)_k - q D q / 2.
     """
 
-    summary = "the point of least weighted distance to the models (RFA)"
+    summary = "the point with the smallest weighted distance to the models (RFA)"
 
     passes: Repeats = 100
-    """Of Weiszfeld's algorithm at most; each is over a matrix as large as P."""
+    """Largest number of Weiszfeld passes; each is over a matrix as large as P."""
     nu: float = 1e-6
-    """Distance below which a model weighs no more."""
+    """Distance below which a model's weight no longer grows."""
 
     def __post_init__(self) -> None:
         require(self.passes >= 1, "--param passes", self.passes, "at least 1")
@@ -36,7 +37,8 @@ class GeometricMedian(Defence):
 
     def models(self, given: Weighted) -> Weighted:
         """See Defence."""
-        weights, distances = given.weights.numpy(), given.distances.numpy()  # torch's calls are most of so small a pass
+        # NumPy: at this size the overhead of torch's calls would dominate.
+        weights, distances = given.weights.numpy(), given.distances.numpy()
         new = weights
         for _ in range(self.passes):
             across, old = distances @ new, new
@@ -50,16 +52,16 @@ class GeometricMedian(Defence):
 
 @dataclass(frozen=True)
 class Krum(Assuming):
-    """The model that is nearest to its neighbours (Blanchard et al., NeurIPS 2017).
+    """The model nearest to its neighbours (Blanchard et al., NeurIPS 2017).
 
-    With f attackers expected among s models the score of one is the sum of squared distances to the s - f - 2 nearest
-    others; the model of least score is taken. Holds where s >= 2 f + 3.
+    With f attackers expected among s models, a model's score is the sum of squared distances to the s - f - 2 nearest
+    others; the model with the smallest score is taken. Robust if s >= 2 f + 3.
     """
 
-    summary = "the one model that is nearest to its neighbours"
+    summary = "the one model nearest to its neighbours"
 
     def kept(self, models: int) -> int:
-        """How many models are taken."""
+        """Number of selected models."""
         return 1
 
     def models(self, given: Weighted) -> Weighted:
@@ -74,9 +76,9 @@ class Krum(Assuming):
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """The mean of the s - f models of least score, see Krum."""
+    """The mean of the s - f models with the smallest scores, see Krum."""
 
-    summary = "the mean of the models that are nearest to their neighbours"
+    summary = "the mean of the models nearest to their neighbours"
 
     def kept(self, models: int) -> int:
         """See Krum."""
@@ -87,7 +89,7 @@ class MultiKrum(Krum):
 class NNM(Assuming):
     """Nearest-neighbour mixing (Allouah et al., AISTATS 2023): each model becomes the mean of the s - f nearest to it.
 
-    Itself included. Comes before another defence, which then needs to hold against less: `nnm,trimmed-mean`.
+    Itself included. Precedes another defence, which then needs less robustness: `nnm,trimmed-mean`.
     """
 
     summary = "each model becomes the mean of its nearest, before another defence"

@@ -1,4 +1,4 @@
-"""Defences that change of what a mean is taken: a personalised row's weights, or random buckets of models."""
+"""Defences that change the input of a mean: a personalised row's weights, or random buckets of models."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,21 +18,21 @@ from feddwa.params import Repeats
 
 @dataclass(frozen=True)
 class RobustRows(Defence):
-    """Client i's row of P, seen from its own model v_i: a bound on every weight, and clipped differences.
+    """Client i's row of P relative to its own model v_i: a bound on every weight, and clipped differences.
 
         p'_ij = min(p_ij, kappa) min(1, tau_i / ||v_j - v_i||)      j != i, tau_i: `multiple` times the median distance
         w_i   = v_i + sum_j p'_ij (v_j - v_i)
 
-    What is cut off stays with i's own model, so that the row is a row of weights again. The clipping is ClippedGossip's
-    (He et al., 2022); the median is over the partners, by their weights. So `a` attackers move w_i from v_i by at most
-    a kappa tau_i, and tau_i is no longer than from an honest partner while these have more than half of the weight
-    that i gives away. Where there is a mean for all and no own model, there is nothing to measure from.
+    The removed weight goes to i's own model, so that the row sums to 1 again. The clipping is ClippedGossip's (He et
+    al., 2022); the median is over the partners, by their weights. So `a` attackers move w_i from v_i by at most a kappa
+    tau_i, and tau_i is at most an honest partner's distance while these have more than half of the weight that i gives
+    to others. A mean for all clients has no own model and is refused.
     """
 
-    summary = "a client's row: bounded weights, and differences to its own model shortened"
+    summary = "a client's row: bounded weights and clipped differences to its own model"
 
     kappa: float = 0.5
-    """Most weight that a client gives to any other one; 1 = no bound."""
+    """Largest weight of another client; 1 = no bound."""
     multiple: float = 1.0
     """tau_i, in median distances of i's partners; inf = no clipping."""
 
@@ -61,17 +61,17 @@ class RobustRows(Defence):
 
 @dataclass(frozen=True)
 class Bucketing(Defence):
-    """Bucketing (Karimireddy et al., ICLR 2022): models are put into random buckets, each of which becomes its mean.
+    """Bucketing (Karimireddy et al., ICLR 2022): models are put into random buckets, which are replaced by their means.
 
-    Means scatter less than models, so that the defence that comes next takes fewer honest ones for attackers. f
-    attackers spoil at most f of the s / `size` buckets: what holds against a share of attackers holds against a
-    `size`-th of it. Buckets are drawn anew for every mean and round, from the run's seed.
+    Means vary less than models, so that the next defence mistakes fewer honest ones for attackers. f attackers affect
+    at most f of the s / `size` buckets: robustness against a share of attackers becomes robustness against that share
+    divided by `size`. Buckets are drawn anew for every mean and round, from the run's seed.
     """
 
     summary = "random buckets of models become their means, before another defence"
 
     size: Repeats = 2
-    """Models in a bucket."""
+    """Models per bucket."""
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "--param size", self.size, "at least 1")

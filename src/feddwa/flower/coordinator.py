@@ -36,7 +36,7 @@ from feddwa.flower.settings import OWN, FlowerConfig
 from feddwa.flower.validation import Expected, ShapeProbe
 from feddwa.ledger import Costs, message_bytes
 from feddwa.sides import ServerSide, begin, problem_of
-from feddwa.updates import OFFLINE, OUTSIZED
+from feddwa.updates import OFFLINE, OVERSIZED
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,10 @@ class Coordinator:
         """The replies without updates that are out of all proportion to the others; adds those to `missing`."""
         if not len(replies.ids):
             return replies
-        huge = self.server_side.outsized(self.state, self._cohort(replies.ids.tolist()), replies.upload)
+        huge = self.server_side.oversized(self.state, self._cohort(replies.ids.tolist()), replies.upload)
         for client in replies.ids[huge].tolist():
-            log(WARNING, "feddwa: client %d: %s", client, OUTSIZED)
-            missing[client] = OUTSIZED
+            log(WARNING, "feddwa: client %d: %s", client, OVERSIZED)
+            missing[client] = OVERSIZED
         return replies.only(~huge)
 
     def _warn_of_lost_memory(self, remembered: Mapping[str, int]) -> None:

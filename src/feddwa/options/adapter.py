@@ -1,4 +1,4 @@
-"""Options of adapters: what is trained in place of the network's parameters."""
+"""Options of adapters, which are trained in place of the network's parameters."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -17,6 +17,6 @@ class AdapterOptions:
     """KEY=VALUE of the adapter: rank [8], alpha [8], targets=NAME,... [all], save=NAME,... [head]. Repeatable."""
 
     def check_adapter(self) -> None:
-        """Raise InputError where arguments are given and no adapter."""
+        """Raise InputError if arguments are given without an adapter."""
         if self.adapter_arg and self.adapter is None:
-            raise InputError("--adapter-arg: is about an adapter; give --adapter lora, or leave it out")
+            raise InputError("--adapter-arg: needs an adapter; give --adapter lora, or leave it out")

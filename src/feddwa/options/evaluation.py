@@ -1,4 +1,4 @@
-"""Options of evaluation: validation data, held-out clients, which clients and rounds, early stopping."""
+"""Options of evaluation: validation data, held-out clients, evaluated clients and rounds, early stopping."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -9,23 +9,23 @@ from feddwa.params import Option
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """When models are evaluated, on what besides the clients' test data, and what follows from it."""
+    """The rounds and data of evaluation, and early stopping."""
 
     validation: float = 0.0
-    """Share of each client's training data that nobody trains on, to validate models with: from 0 to below 1."""
+    """Share of each client's training data held out to validate models: from 0 to below 1."""
     holdout_clients: Annotated[float, Option(metavar="SHARE")] = 0.0
-    """Share of the clients that nobody trains with; at the end they are served as newcomers: from 0 to below 1."""
+    """Share of the clients held out of training and evaluated as newcomers at the end: from 0 to below 1."""
     eval_every: int = 1
-    """Evaluate the models after every so many rounds, before the first and after the last one."""
+    """Rounds between evaluations; the models are also evaluated before the first and after the last round."""
     eval_clients: int | None = None
-    """Evaluate so many clients, the same ones in every round, and all of them at the end [all]."""
+    """Number of evaluated clients, the same ones in every round; at the end all are evaluated [all]."""
     eval: Literal["clients", "central", "central-mean"] = "clients"
-    """central: the global model on all clients' test data, too; central-mean: each client's model on them, the mean."""
+    """central: also the global model on all clients' test data; central-mean: the clients' models on them, the mean."""
     early_stop: int | None = None
-    """End the run when this many evaluations in a row have not improved on the best one; needs --validation."""
+    """End the run after this number of evaluations in a row without improvement; needs --validation."""
 
     def check_evaluation(self) -> None:
-        """Raise InputError unless the values are valid, by themselves and together."""
+        """Raise InputError unless the values are valid, separately and together."""
         require(0 <= self.validation < 1, "--validation", self.validation, "a share, from 0 to below 1")
         share = self.holdout_clients
         require(0 <= share < 1, "--holdout-clients", share, "a share, from 0 to below 1")
@@ -38,7 +38,7 @@ class EvaluationOptions:
 
 
 def held_out(share: float, clients: int) -> int:
-    """How many of so many clients are held out by --holdout-clients; InputError where it is nobody, or everybody."""
+    """Number of held-out clients of `clients`; InputError if that is none or all."""
     count = int(share * clients + 0.5)
     if share and not 0 < count < clients:
         valid = f"take at most {1 - 1 / clients:.6g}" if count else f"take at least {1 / clients:.2g}"

@@ -1,4 +1,4 @@
-"""Options of a federation over Flower, beside those of the run itself."""
+"""Options of a federation over Flower, in addition to those of the run."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from feddwa.errors import require
 
 @dataclass(frozen=True)
 class FederationOptions:
-    """By default a round begins with any node that is there, and waits ten minutes for replies."""
+    """By default a round begins once any node is online, and waits ten minutes for replies."""
 
     classes: str | None = None
-    """Names of all classes, separated by commas, where nodes have their own data and not every node has every class."""
+    """Names of all classes, separated by commas, if nodes have their own data and some lack classes."""
     samples: str | None = None
-    """Shape of samples and targets, number of classes, where nodes have their own data; a run without it says it."""
+    """Shape of samples and targets, number of classes, if nodes have their own data; a run without it prints them."""
     clients_per_node: int = 100
-    """Most clients that a node may bring which has its own data; the server holds a row for each."""
+    """Most clients per node with its own data; the server holds a row for each."""
     min_nodes: int = 1
     """Nodes that must be online before a round begins."""
     wait: float = 300.0
@@ -22,9 +22,9 @@ class FederationOptions:
     deadline: float = 600.0
     """Seconds that a round waits for replies."""
     min_clients: int = 1
-    """Updates that a round needs; with fewer, the models stay as they are."""
+    """Updates that a round needs; with fewer, the models stay unchanged."""
     max_megabytes: float = 1024.0
-    """Largest reply that is accepted from a node, in MB."""
+    """Largest accepted reply from a node, in MB."""
     evaluate_absent: bool = True
     """Whether clients that do not train in a round evaluate their personalised models."""
 
@@ -38,5 +38,5 @@ class FederationOptions:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """`classes` as a tuple; empty where it is not given."""
+        """`classes` as a tuple; empty if not given."""
         return tuple(name.strip() for name in (self.classes or "").split(",") if name.strip())

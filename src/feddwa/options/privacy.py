@@ -1,4 +1,4 @@
-"""Options of privacy: differential privacy, and what clients disclose besides their updates."""
+"""Options of privacy: differential privacy, and the data that clients disclose besides their updates."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from feddwa.params import Option
 
 @dataclass(frozen=True)
 class Privacy:
-    """What --dp sets, KEY=VALUE,... By default nothing is private."""
+    """Settings of --dp, KEY=VALUE,... By default nothing is private."""
 
     epsilon: float = math.inf
     """Privacy budget of the whole run; inf = no noise."""
     delta: float = 1e-5
-    """Probability with which the budget may not hold."""
+    """Probability that the budget is exceeded."""
     clip: float = math.inf
     """C: largest Euclidean norm of an update (unit client, local) or of a sample's gradient (unit sample)."""
     unit: Literal["client", "local", "sample"] = "client"
     """What is protected: a client from who sees the server's models, from the server too, or each sample from all."""
     sampling: Literal["poisson", "fixed"] = "poisson"
-    """Cohorts under unit=client: every client by itself with the chance `participation`, or a fixed number of them."""
+    """Cohorts under unit=client: each client independently with probability `participation`, or a fixed number."""
     quantile: float = 0.0
-    """Under unit=client C follows this quantile of the updates' norms, from `clip` on; 0 = C stays."""
+    """Under unit=client C follows this quantile of the updates' norms, starting from `clip`; 0 = C is constant."""
     accountant: Literal["rdp", "pld"] = "rdp"
     """Renyi divergences, fast, or privacy loss distributions, tighter."""
 
@@ -54,7 +54,7 @@ class Privacy:
 
     @property
     def of_updates(self) -> bool:
-        """Whether whole updates are private, not single gradients."""
+        """Whether whole updates are private, rather than single gradients."""
         return self.active and self.unit != "sample"
 
 
@@ -63,20 +63,20 @@ PUBLIC = Privacy()
 
 @dataclass(frozen=True)
 class PrivacyOptions:
-    """By default clients send what their method sends."""
+    """By default clients send everything that their method uses."""
 
     dp: Annotated[str, Option(metavar="KEY=VALUE,...")] = ""
     """Differential privacy: epsilon=8,delta=1e-5,clip=1,unit=client (or local, sample); docs/privacy.md."""
     disclose: Literal["all", "none"] = "all"
-    """none: label counts, class statistics and data sizes are withheld; methods that need them are refused."""
+    """none: clients withhold label counts, class statistics and data sizes; methods that need them are refused."""
 
     @property
     def privacy(self) -> Privacy:
-        """What --dp says."""
+        """The settings of --dp."""
         return read(self.dp)
 
     def check_privacy(self, lr: object, defence: str, batchnorm: str, holdout: object) -> None:
-        """Raise InputError unless --dp is valid and goes with these other options of the run."""
+        """Raise InputError unless --dp is valid and compatible with these other options of the run."""
         privacy = self.privacy
         if not privacy.active:
             return

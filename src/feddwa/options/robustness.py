@@ -1,4 +1,4 @@
-"""Options of robustness: clients that are sick, slow or hostile, and what the server does about them."""
+"""Options of robustness: failing, slow or hostile clients, and the server's defences."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ FAULTS = ("dropout", "straggler", "nan", "shape")  # the fields of feddwa.faults
 
 @dataclass(frozen=True)
 class RobustnessOptions:
-    """By default all clients are well and honest."""
+    """By default all clients work and are honest."""
 
     fault: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
-    """Clients that are sick or slow: dropout, straggler, nan, shape."""
+    """Failing or slow clients: dropout, straggler, nan, shape."""
     attack: Annotated[str, Option(metavar="NAME=SHARE,...")] = ""
-    """Clients that are hostile (`feddwa list attacks`); scores are then those of the honest ones."""
+    """Hostile clients (`feddwa list attacks`); scores then cover honest clients only."""
     defence: Annotated[str | None, Option(metavar="NAME,...")] = None
-    """What the server does about hostile clients (`feddwa list defences`), or none; default: the algorithm's own."""
+    """The server's defences (`feddwa list defences`), or none; default: the algorithm's own."""
 
     @property
     def faults(self) -> dict[str, float]:
@@ -36,18 +36,18 @@ class RobustnessOptions:
 
     @property
     def defences(self) -> tuple[str, ...]:
-        """Name or reference of each defence, in the order in which they act; those of an algorithm once resolved."""
+        """Name or reference of each defence, in order; an algorithm's own once resolved."""
         given = self.defence or NO_DEFENCE
         return () if given == NO_DEFENCE else tuple(name.strip() for name in given.split(","))
 
     def located_robustness(self) -> dict[str, str | None]:
-        """`attack` and `defence` with references to files that lead there from any folder."""
+        """`attack` and `defence` with absolute paths in references to files."""
         attacks = [f"{located(name)}={share}" for name, share in self.attacks.items()]
         defence = None if self.defence is None else ",".join(map(located, self.defences)) or NO_DEFENCE
         return {"attack": ",".join(attacks), "defence": defence}
 
     def defended(self, own: str) -> Self:
-        """The same with the algorithm's own defence where none is given."""
+        """The options with the algorithm's own defence if none is given."""
         config = dataclasses.replace(self, defence=own) if self.defence is None else self
         config._check_defences()
         return config
@@ -58,7 +58,9 @@ class RobustnessOptions:
             require(self.defences.count(name) == 1, f"--defence {label(name)}", self.defence, "given once")
 
     def check_robustness(self, clients: int | None, participation: float) -> None:
-        """Raise InputError unless names are known, shares hit somebody, and somebody is honest; clients: N if known."""
+        """Raise InputError unless names are known, every share affects some client, and some client is honest; clients:
+        N if known.
+        """
         shares = self.attacks
         require(sum(shares.values()) < 1, "--attack", self.attack, "of shares that are together below 1")
         for name, share in shares.items():
@@ -68,12 +70,12 @@ class RobustnessOptions:
                 f"--attack {self.attack}: nobody of {clients} clients would be honest; take smaller shares"
             )
         self._check_defences()
-        late = self.faults.get("straggler", 0.0)  # the other faults are chances that each client has by itself
+        late = self.faults.get("straggler", 0.0)  # the other faults are independent probabilities per client
         _check_hits("--fault straggler", late, clients and int(participation * clients + 1e-9))
 
 
 def _check_hits(option: str, share: float, clients: int | None) -> None:
-    """Raise where a share is a count of clients, rounded, and too small to hit any."""
+    """Raise if a share, rounded to a number of clients, affects none."""
     if clients:
         valid = f"0, or above {0.5 / clients:.3g}: it hits nobody of {clients}"
         require(share == 0 or round(share * clients) > 0, option, share, valid)

@@ -15,10 +15,10 @@ EVENTS = ("on_begin", "on_round", "on_end")  # of a feddwa.Callback
 
 @dataclass(frozen=True)
 class TrackingOptions:
-    """Trackers and callbacks. They see every round and change nothing."""
+    """Trackers and callbacks, which receive every round and do not change the run."""
 
     track: Annotated[tuple[str, ...], Option(metavar="NAME", repeated=True)] = ()
-    """Also write every round for csv, tensorboard, wandb or mlflow. Repeatable."""
+    """Log every round to csv, tensorboard, wandb or mlflow. Repeatable."""
     callbacks: Annotated[tuple[str, ...], Option(metavar="MODULE:CLASS", flag="--callback", repeated=True)] = ()
     """Your own, MODULE:CLASS or FILE.py:CLASS, a feddwa.Callback. Repeatable."""
 
@@ -34,7 +34,7 @@ class TrackingOptions:
             require(is_reference(reference), "--callback", reference, "of the form MODULE:CLASS or FILE.py:CLASS")
 
     def callback_classes(self) -> list[type[Any]]:
-        """The classes of the callbacks; InputError where one cannot serve."""
+        """The classes of the callbacks; InputError if one is invalid."""
         return [_class(reference) for reference in self.callbacks]
 
 
@@ -50,6 +50,6 @@ def _class(reference: str) -> type[Any]:
 
 
 def _installed(package: str) -> bool:
-    """Whether a package can be imported; a folder of this name, as wandb makes one, is none."""
+    """Whether a package can be imported; a folder of the same name, such as wandb's, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None

@@ -8,7 +8,7 @@ from feddwa.params import AtMost, Option, Repeats
 
 BETAS = (0.9, 0.999)
 AUGMENTATIONS = ("flip", "crop", "cutout")
-_NEEDS = {  # option -> the option that it is about, and the values of that with which it goes
+_NEEDS = {  # option -> the option it depends on, and the required values
     "momentum": ("optimizer", ("sgd",)),
     "nesterov": ("optimizer", ("sgd",)),
     "betas": ("optimizer", ("adam", "adamw")),
@@ -26,32 +26,32 @@ class TrainingOptions:
     momentum: float = 0.0
     """Momentum of sgd, from 0 to below 1."""
     nesterov: bool = False
-    """Nesterov's form of the momentum."""
+    """Nesterov momentum."""
     weight_decay: float = 0.0
-    """Strength of the decay of weights: in the gradient, with adamw beside it."""
+    """Strength of weight decay: added to the gradient, or decoupled with adamw."""
     betas: Annotated[str | None, Option(metavar="B1,B2")] = None
     """Decay of adam's two moments [0.9,0.999]."""
     optimizer_state: Literal["reset", "keep"] = "reset"
-    """Whether the optimiser's state begins anew every round, or every client keeps its own."""
+    """Reset the optimiser's state every round, or keep it at every client."""
     lr_schedule: Literal["constant", "step", "exponential", "cosine"] = "constant"
-    """Rate over rounds: step and exponential multiply it by --lr-decay, cosine leads it to 0."""
+    """Rate over rounds: step and exponential multiply it by --lr-decay, cosine decreases it to 0."""
     lr_decay: float | None = None
     """Factor of the rate: every --lr-step rounds with step, every round with exponential."""
     lr_step: Annotated[int | None, AtMost(100_000)] = None
     """Rounds between two decays of step."""
     warmup: Annotated[int, AtMost(100_000)] = 0
-    """First rounds in which the rate rises in equal steps."""
+    """Number of initial rounds in which the rate rises in equal steps."""
     clip_grad: float | None = None
-    """Largest Euclidean norm of a step's gradient over all parameters, pulls of the method included."""
+    """Largest Euclidean norm of a step's gradient over all parameters, including the method's pulls."""
     local_steps: Repeats | None = None
-    """Batches that every client trains on in a round, in place of --epochs."""
+    """Batches per client and round, in place of --epochs."""
     drop_last: bool = False
-    """Leave out the last batch of an epoch where it is short."""
+    """Leave out the last batch of an epoch if it is short."""
     augment: Annotated[str | None, Option(metavar="NAME,...")] = None
-    """Random changes of training images: flip (left to right), crop (4 pixels of border), cutout."""
+    """Random changes of training images: flip (horizontal), crop (shift by 4 pixels), cutout."""
 
     def check_training(self) -> None:
-        """Raise InputError unless the values are valid, by themselves and together."""
+        """Raise InputError unless the values are valid, separately and together."""
         require(0 <= self.momentum < 1, "--momentum", self.momentum, "from 0 to below 1")
         require(
             0 <= self.weight_decay < float("inf"), "--weight-decay", self.weight_decay, "a finite number, 0 or more"
@@ -88,7 +88,7 @@ class TrainingOptions:
         require(once, "--augment", self.augment, "different names, separated by commas")
 
     def check_rounds(self, rounds: int | None, epochs: int) -> None:
-        """The same of what goes with the run's rounds and epochs."""
+        """Raise InputError unless they are compatible with the run's rounds and epochs."""
         short = rounds is not None and self.warmup >= rounds
         require(not short, "--warmup", self.warmup, f"less than the {rounds} rounds of the run")
         if self.local_steps is not None and epochs != 1:

@@ -1,7 +1,7 @@
-"""The files of a run directory as values: each is checked when it is read, and what is damaged is named in one line.
+"""Validation of the files of a run directory: each is checked when it is read, and damage gives a one-line error.
 
-A file may be cut, changed or written by something else. Whoever reads a run relies on what is checked here and on
-nothing more, so a damaged directory ends in one line that names the file, wherever it is looked at.
+A file may be cut, changed or written by another program. Readers of a run rely only on these checks, so a damaged
+directory always gives one line that names the file.
 """
 
 import json
@@ -15,21 +15,21 @@ import numpy as np
 from feddwa.data.describe import Description, from_json
 from feddwa.errors import InputError
 
-LARGEST = 1e300  # of a number in a file: what is beyond it has no room in a float
-LARGEST_WEIGHT = 1e30  # of P: what is beyond it was not written by a run that was of any use
+LARGEST = 1e300  # largest number in a file; larger ones may overflow a float
+LARGEST_WEIGHT = 1e30  # largest entry of P; no useful run exceeds it
 LEVELS = ("ok", "note", "warning", "error")  # of findings
-OF_MODELS = ("before.", "validation.", "central.", "triggered.")  # series with a value more: of the last models
-COSTS = ("bytes_down", "bytes_up", "flops")  # of a round, per participating client
+OF_MODELS = ("before.", "validation.", "central.", "triggered.")  # series with one more value: that of the final models
+COSTS = ("bytes_down", "bytes_up", "flops")  # per round and participating client
 
 
 def damaged(path: Path, what: object) -> InputError:
-    """The error for a file that is not as it was written."""
+    """The error for a damaged file."""
     words = " ".join(str(what).split())[:200]
     return InputError(f"{path}: is damaged: {words}")
 
 
 def parse(path: Path, text: str | bytes, where: str = "it") -> Any:
-    """JSON without NaN and infinity, which no file of a run has."""
+    """JSON without NaN and infinity, which no file of a run contains."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -41,7 +41,7 @@ def _refuse(constant: str) -> None:
 
 
 def contents(path: Path) -> bytes | None:
-    """The bytes of a file; None where there is none."""
+    """The bytes of a file; None if it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -53,8 +53,7 @@ def contents(path: Path) -> bytes | None:
 def read_lines(path: Path, whole: bool = False) -> list[Any]:
     """The lines of a file, as JSON.
 
-    What stands behind the last line's end is a line half-written, which does not count; where the file has to be
-    `whole` it is damage, as is a missing file.
+    An incomplete last line is ignored; with `whole` it is damage, as is a missing file.
     """
     text = contents(path)
     *texts, rest = (text or b"").split(b"\n")
@@ -64,7 +63,7 @@ def read_lines(path: Path, whole: bool = False) -> list[Any]:
 
 
 def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, if they are those of the rounds 1, 2, ...; the last may be about the final models."""
+    """The lines of metrics.jsonl, if they are those of rounds 1, 2, ...; the last may be about the final models."""
     for number, line in enumerate(lines, 1):
         where = f"line {number}"
         _expect(isinstance(line, dict) and _is_round(line, number), path, f"{where} is not that of round {number}")
@@ -86,9 +85,9 @@ def check_metrics(path: Path, lines: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
-    """Of the lines of clients.jsonl the accuracies before each round: percent, None where there is none.
+    """The accuracies before each round in the lines of clients.jsonl: percent, None if missing.
 
-    Where targets are not classes, the losses.
+    Losses if targets are not classes.
     """
     losses = bool(lines) and isinstance(lines[0], dict) and "loss_before" in lines[0]
     for number, line in enumerate(lines, 1):
@@ -103,7 +102,7 @@ def check_clients(path: Path, lines: Sequence[Any]) -> list[list[float | None]]:
 
 
 def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
-    """What stands in record.json, or in a line of published results, if that is the record of a run."""
+    """The content of record.json, or of a line of published results, if it is the record of a run."""
     known = isinstance(content, dict) and isinstance(content.get("config"), dict)
     _expect(known, path, f"{where} is not the record of a run")
     version = content.get("version")
@@ -132,7 +131,7 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
 
 
 def _check_groups(path: Path, content: Mapping[str, Any], where: str) -> None:
-    """What a record tells of groups and of weights."""
+    """Check a record's groups and weights."""
     clients, groups = len(content["clients"]), content.get("groups")
     known = groups is None or (isinstance(groups, list) and all(map(_whole, groups)) and len(groups) == clients)
     _expect(known, path, f"{where}: groups are not those of {clients} clients")
@@ -155,7 +154,7 @@ def _check_groups(path: Path, content: Mapping[str, Any], where: str) -> None:
 
 
 def _is_newcomers(found: Any) -> bool:
-    """Whether every held-out client has a name, a way in which it was served, and scores after the same epochs."""
+    """Whether every held-out client has a name, the rule behind its model, and scores after the same epochs."""
     kinds = {"names": list, "how": list, "accuracy": dict, "loss": dict}
     if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
         return False
@@ -179,7 +178,7 @@ def _is_findings(values: Any) -> bool:
 
 
 def read_partition(path: Path) -> Description | None:
-    """The partition in partition.json; None where there is no such file."""
+    """The partition in partition.json; None if the file does not exist."""
     text = contents(path)
     if text is None:
         return None
@@ -210,7 +209,7 @@ def read_partition(path: Path) -> Description | None:
 
 
 def check_weights(path: Path, number: int, cohort: np.ndarray, matrix: np.ndarray, clients: int | None = None) -> None:
-    """Whether cohort (m,) and P (m, m) of a round belong together, of `clients` in all where that is known."""
+    """Check that cohort (m,) and P (m, m) of a round agree, for `clients` in total if known."""
     several = cohort.ndim == 1 and cohort.dtype.kind in "iu" and len(np.unique(cohort)) == len(cohort) > 0
     known = several and cohort.min() >= 0 and (clients is None or cohort.max() < clients)
     _expect(bool(known), path, f"the cohort of round {number} is not one of this run's clients")
@@ -225,7 +224,7 @@ def _expect(condition: bool, path: Path, what: str) -> None:
 
 
 def _number(value: Any, low: float = -LARGEST, high: float = LARGEST) -> bool:
-    """A number within bounds; NaN is none, and true and false are none."""
+    """Whether a value is a number within bounds; NaN, true and false are not."""
     return type(value) in (int, float) and low <= value <= high
 
 
@@ -270,6 +269,6 @@ def _is_missing(values: Any) -> bool:
 
 
 def _counts(values: Any) -> bool:
-    """Whether these are whole numbers of which sums have room, none below zero."""
+    """Whether these are non-negative integers whose sums cannot overflow."""
     known = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.size > 0
     return known and bool((values >= 0).all() and (values < 2**40).all())

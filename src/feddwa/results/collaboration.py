@@ -1,4 +1,4 @@
-"""What aggregation weights P tell about pairs and groups of clients. P is (m, m): row i has client i's weights."""
+"""Statistics of aggregation weights P over pairs and groups of clients. P is (m, m): row i has client i's weights."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from feddwa.results.weights import Weights
 
-TOP = 5  # partners that are looked at, the client itself among them
-LATE = 10  # rounds over which "in the end" is averaged
+TOP = 5  # number of partners, including the client itself
+LATE = 10  # number of last rounds to average over
 
 
 def top_partners(weights: np.ndarray, top: int = TOP) -> np.ndarray:
-    """(m, m) ones where j is i itself or among the others with the largest positive weights."""
+    """(m, m) ones where j is i itself or one of the others with the largest positive weights."""
     others = np.where(np.eye(len(weights), dtype=bool), -np.inf, weights)
     best = np.argsort(-others, axis=1, kind="stable")[:, : top - 1]
     chosen = np.eye(len(weights))
@@ -23,8 +23,8 @@ def top_partners(weights: np.ndarray, top: int = TOP) -> np.ndarray:
 def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> float:
     """Mean over clients of the share of its top partners that belong to its group; groups: (m,).
 
-    The client itself counts, and the others with the largest positive weights. With fewer of
-    these the missing partners count as outside; in a group smaller than `top` only so many are looked for.
+    The client itself counts, and the others with the largest positive weights. Missing partners count as outside; in a
+    group smaller than `top` only that many are expected.
     """
     inside = []
     for i, row in enumerate(weights):
@@ -37,14 +37,14 @@ def partner_share(weights: np.ndarray, groups: np.ndarray, top: int = TOP) -> fl
 
 
 def group_weight(weights: np.ndarray, groups: np.ndarray) -> float:
-    """Mean over clients of the weight that stays inside the client's group; groups: (m,)."""
+    """Mean over clients of the weight inside the client's group; groups: (m,)."""
     return float((weights * (groups[:, None] == groups)).sum(1).mean())
 
 
 def between_groups(weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """(G, G) mean weight that a client of one group gives another client of each group, over that of all pairs.
 
-    groups: (m,), in ascending order along both axes. nan where there is no pair, as in a group of one.
+    groups: (m,), in ascending order along both axes. nan if there is no pair, as in a group of one.
     """
     member = (groups[:, None] == np.unique(groups)).astype(float)  # (m, G)
     other = 1 - np.eye(len(groups))
@@ -56,7 +56,7 @@ def between_groups(weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
-    """(m, m) that ranks others as lists of preferred ones do: the larger, the earlier in client i's list; else 0."""
+    """(m, m) ranks from lists of preferred clients: the earlier in client i's list, the larger; otherwise 0."""
     matrix = np.zeros((len(preferred), len(preferred)))
     for i, others in enumerate(preferred):
         matrix[i, others] = np.arange(len(others), 0, -1)
@@ -64,9 +64,9 @@ def rank_matrix(preferred: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def flow(weights: Sequence[Weights], groups: np.ndarray | None) -> np.ndarray:
-    """(rounds, 3) of all weight: what clients keep on themselves, give to others of their group, give to the rest.
+    """(rounds, 3) shares of all weight: on the client itself, on others of its group, on the rest.
 
-    Without groups (N,) all others are "the rest". Signs are dropped, for FedAMP's weights may be negative.
+    Without groups (N,) all others are "the rest". Uses absolute values, because FedAMP's weights may be negative.
     """
     shares = []
     for each in weights:
@@ -78,7 +78,7 @@ def flow(weights: Sequence[Weights], groups: np.ndarray | None) -> np.ndarray:
 
 
 def affinity(weights: Sequence[Weights], clients: int) -> np.ndarray:
-    """(N, N) mean weight of each pair of clients in the last rounds, over both directions; diagonal 0."""
+    """(N, N) mean weight of each pair of clients in the last rounds, in both directions; diagonal 0."""
     total, seen = np.zeros((clients, clients)), np.zeros((clients, clients))
     for each in weights[-LATE:]:
         pairs = np.ix_(each.cohort, each.cohort)
@@ -91,10 +91,10 @@ def affinity(weights: Sequence[Weights], clients: int) -> np.ndarray:
 
 
 def clusters(weights: Sequence[Weights], clients: int) -> np.ndarray:
-    """(N,) the cluster of each client: those who weight the same others, found without knowing the true groups.
+    """(N,) the cluster of each client: clients that weight the same others, without knowledge of the true groups.
 
-    A client's profile is its affinity to everybody, on a scale on which its closest partner, and itself, are 1.
-    Average linkage of the profiles' cosine distances, cut at one half.
+    A client's profile is its affinity to all clients, scaled so that it and its closest partner have 1. Average linkage
+    of the profiles' cosine distances, cut at one half.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 

@@ -51,7 +51,7 @@ Content = dict[str, Any]  # of record.json
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Everything of a configuration that a result depends on, as JSON has it; seed, rounding, None and () left out."""
+    """All settings that a result depends on, as JSON; without seed, rounding, None and ()."""
     found = options_of(config.resolved(), leaving_out=(*WHERE_AND_HOW, "seed", "dtype"))
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
     return {**{key: value for key, value in plain.items() if value not in (None, [])}, "param": sorted(found["param"])}
@@ -60,8 +60,8 @@ def settings(config: RunConfig) -> dict[str, Any]:
 def cell_name(config: RunConfig) -> str:
     """dataset-partition-clients-algorithm-hash: the same for the same settings, on any machine.
 
-    The hash is of the settings that are not defaults, so that a hyper-parameter that is added later, with a default
-    that changes nothing, leaves the names of results as they are.
+    The hash covers settings that are not defaults, so that a later hyper-parameter with a neutral default does not
+    change the names of results.
     """
     values, usual = settings(config), {**dataclasses.asdict(RunConfig()), "defence": NO_DEFENCE}
     defaults = dataclasses.replace(config, partition=config.partition or config.usual_partition).usual_parameters()
@@ -73,7 +73,7 @@ def cell_name(config: RunConfig) -> str:
 
 
 def agrees(stored: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
-    """Whether every setting of a result is still the same; options and hyper-parameters added since do not matter."""
+    """Whether every setting of a result is unchanged; options and hyper-parameters added since are ignored."""
     free = {*WHERE_AND_HOW, "seed", "dtype", "param"}
     same = all(present.get(key) == value for key, value in stored.items() if key not in free)
     return same and set(stored["param"]) <= set(present["param"])
@@ -123,13 +123,13 @@ def make(
 
 
 def _fairness(clients: Sequence[float | None]) -> dict[str, Any]:
-    """Of the clients' accuracies in percent: the worst tenth's mean and the standard deviation."""
+    """The worst tenth's mean and the standard deviation of the clients' accuracies, in percent."""
     found = fairness(np.array(clients, dtype=float))
     return {} if found is None else {"fairness": {"worst_tenth": found.worst_tenth, "std": found.std}}
 
 
 def _in_group(lines: Sequence[Line], weights: Iterable[Weights], groups: np.ndarray) -> dict[str, list[float]]:
-    """By round: how much of a client's weight, and how many of its top partners, are inside its group."""
+    """Per round: the share of a client's weight, and of its top partners, inside its group."""
     preferred = {line["round"]: rank_matrix(line["preferred"]) for line in lines if "preferred" in line}
     found: dict[str, list[float]] = {"weight": [], "partners": []}
     for each in weights:
@@ -149,10 +149,9 @@ def published(
     lines: Sequence[Line] = (),
     further: str = "",
 ) -> Content:
-    """What of a record is published: what a result depends on, what tables are made of, and `weights` of some rounds.
+    """The published part of a record: settings, the series of tables, and `weights` of some rounds.
 
-    lines: of metrics.jsonl, for the affinities of the rounds whose weights are published; further: a series that is
-    published besides the usual ones.
+    lines: of metrics.jsonl, for the affinities of these rounds; further: an additional series to publish.
     """
     found = {key: value for key, value in content.items() if key not in ("fairness", "summary")}
     found["config"] = {**settings(config), "dtype": config.dtype}
@@ -180,7 +179,7 @@ def from_thousandths(round: int, rows: Sequence[Sequence[int]]) -> Weights:
 
 
 def expand(content: Mapping[str, Any], participants: int) -> list[dict[str, Any]]:
-    """Lines as in metrics.jsonl from a record that has no such file beside it; costs are the rounds' mean.
+    """Lines as in metrics.jsonl from a record without such a file; costs are the rounds' mean.
 
     participants: of a round.
     """
@@ -198,6 +197,6 @@ def expand(content: Mapping[str, Any], participants: int) -> list[dict[str, Any]
 
 
 def to_text(content: Content) -> str:
-    """A key a line, its value on that line: small, and readable."""
+    """One key per line with its value, compact and readable."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"

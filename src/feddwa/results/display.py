@@ -1,6 +1,6 @@
-"""Finished runs as they show themselves in Python: lines of text, and HTML for notebooks with curves and a map.
+"""Display of finished runs in Python: text, and HTML for notebooks with curves and a map.
 
-Runs come as methods: name -> seed -> run. HTML asks nothing of the network, and takes its colours from the page.
+Runs come as methods: name -> seed -> run. The HTML needs no network and takes its colours from the page.
 """
 
 import base64
@@ -21,14 +21,14 @@ from feddwa.results.plot import Panel
 from feddwa.results.units import human_bytes, human_seconds
 from feddwa.results.weights import Weights
 
-WIDTH, HEIGHT, MARGIN = 320, 150, 34  # of the curves, in pixels; MARGIN: for the numbers beside them
-LARGEST = 150  # pixels of the map; with more clients it has one for each
+WIDTH, HEIGHT, MARGIN = 320, 150, 34  # of the curves, in pixels; MARGIN: for the axis labels
+LARGEST = 150  # pixels of the map; with more clients, one per client
 BLUE = (0, 114, 178)
 DASHES = {"solid": "none", "dashed": "6 3", "dotted": "2 3"}
 
 
 class Finished(Protocol):
-    """What is shown of a run."""
+    """The part of a run that is displayed."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -44,20 +44,20 @@ class Finished(Protocol):
 
     @property
     def partition(self) -> Partition:
-        """Who has what."""
+        """The division of the data."""
 
 
 Methods = Mapping[str, Mapping[int, Finished]]
 
 
 class Shown(NamedTuple):
-    """What the text and the HTML say alike."""
+    """The common content of text and HTML."""
 
     title: str
-    head: list[str]  # of the table
-    rows: list[list[str]]  # a row a method, its name first
-    findings: list[str]  # what went wrong
-    words: str  # what the numbers are
+    head: list[str]  # column names
+    rows: list[list[str]]  # one row per method, name first
+    findings: list[str]  # failures and warnings
+    words: str  # meaning of the numbers
 
 
 def shown(methods: Methods) -> Shown:
@@ -81,7 +81,7 @@ def shown(methods: Methods) -> Shown:
 
 
 def text(methods: Methods, path: str | None = None) -> str:
-    """For the interpreter: title, table, what went wrong, where it is."""
+    """For the interpreter: title, table, findings, path."""
     told = shown(methods)
     columns = [max(map(len, column)) for column in zip(told.head, *told.rows, strict=True)]
     lines = [
@@ -123,7 +123,7 @@ def html(methods: Methods, path: str | None = None) -> str:
 
 
 def measure_of(run: Finished) -> Measure:
-    """What the run's models are compared by."""
+    """The measure by which the run's models are compared."""
     return LOSS if run.summary["accuracy"]["best"] is None else ACCURACY
 
 
@@ -136,7 +136,7 @@ def curve(run: Finished) -> tuple[list[int], list[float]]:
 
 
 def last_panel(name: str, run: Finished) -> Panel | None:
-    """P of the last round, clients of one group beside each other; None where no round has weights."""
+    """P of the last round, sorted by groups; None if no round has weights."""
     if not len(run.weights):
         return None
     last = run.weights[-1]
@@ -145,7 +145,7 @@ def last_panel(name: str, run: Finished) -> Panel | None:
 
 
 def best_method(methods: Methods) -> str | None:
-    """The method that ends best, of those in which nothing failed; None where there is none."""
+    """The method with the best final value, without failed ones; None if there is none."""
     lasts = {name: _last(runs) for name, runs in methods.items() if not any(map(_failed, runs.values()))}
     sign = measure_of(next(iter(next(iter(methods.values())).values()))).sign
     known = {name: sign * spread.mean for name, spread in lasts.items() if spread is not None}
@@ -169,7 +169,7 @@ def _row(
 
 
 def _over(runs: Mapping[int, Finished], base: Mapping[int, Finished], measure: Measure) -> str:
-    """By how much a method is better than Local, seed by seed; "-" where one of them failed or no seed is common."""
+    """The lead over Local, seed by seed; "-" if one of them failed or there is no common seed."""
     ours, theirs = ({seed: run for seed, run in each.items() if not _failed(run)} for each in (runs, base))
     last, other = _last(ours), _last(theirs)
     apart = None if last is None or other is None else difference(last, other)
@@ -182,13 +182,13 @@ def _over(runs: Mapping[int, Finished], base: Mapping[int, Finished], measure: M
 
 
 def _last(runs: Mapping[int, Finished]) -> Spread | None:
-    """By seed; None where a seed has no finite value."""
+    """Values by seed; None if a seed has no finite value."""
     values = {seed: run.summary[measure_of(run).name]["last"] for seed, run in runs.items()}
     return None if not values or None in values.values() else Spread(values)
 
 
 def _local(methods: Methods) -> Mapping[int, Finished] | None:
-    """The runs of Local, where there is just one to compare with."""
+    """The runs of Local, if there is exactly one."""
     found = [runs for runs in methods.values() if _algorithm(runs) == "local"]
     return found[0] if len(found) == 1 else None
 
@@ -215,7 +215,7 @@ def _title(methods: Methods) -> str:
 
 
 def _curves(methods: Methods, looks: Mapping[str, Style]) -> str:
-    """A line a run."""
+    """One line per run."""
     lines = [(name, *curve(run)) for name, runs in methods.items() for run in runs.values()]
     values = [value for _, _, own in lines for value in own]
     if not values:

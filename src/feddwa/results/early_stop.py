@@ -1,7 +1,7 @@
-"""`--early-stop`: when a run ends before its last round, by the validation series alone.
+"""`--early-stop`: end a run before its last round, by the validation series alone.
 
-The decision is a function of the lines of metrics.jsonl, so a run that is resumed stops where it would have stopped. A
-line has the models from before its round, so the round in which patience runs out is still run, and is the last.
+The decision is a function of the lines of metrics.jsonl, so a resumed run stops at the same round. A line has the
+models before its round, so the round in which patience runs out still runs, as the last.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from feddwa.results.summary import validation_score
 
 @dataclass
 class EarlyStop:
-    """Watches the lines of a run; `patience`: evaluations in a row that may fail to improve on the best one."""
+    """Reads the lines of a run; `patience`: allowed number of evaluations in a row without improvement."""
 
     patience: float
     best: float = float("-inf")
-    best_round: int = 0  # after which the best models were there
+    best_round: int = 0  # round after which the best models were measured
     failed: int = 0  # evaluations since then
 
     def add(self, line: Line) -> None:
-        """Take in a line of metrics.jsonl."""
+        """Process a line of metrics.jsonl."""
         if line.get("evaluated") == 0:
             return
         score = validation_score(line)
@@ -37,7 +37,7 @@ class EarlyStop:
         return self.failed >= self.patience
 
     def facts(self, after: int, rounds: int) -> Mapping[str, Any]:
-        """For the record of a run that has ended `after` so many of its rounds."""
+        """For the record of a run that ended `after` some of its rounds."""
         why = f"no better validation in {self.patience:g} evaluation{'s' * (self.patience > 1)}"
         told = f"ended after round {after} of {rounds} (--early-stop): {why}; best after round {self.best_round}"
         models = f"the models of round {after} are delivered"

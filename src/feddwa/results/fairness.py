@@ -1,6 +1,6 @@
-"""How unequal clients are served: the worst tenth, the spread, and who would be better off alone.
+"""Inequality between clients: the worst tenth, the spread, and the share that would be better off alone.
 
-All of it is of single clients after the last round, by the run's measure: accuracy in percent, or the loss.
+All values are of single clients after the last round, by the run's measure: accuracy in percent, or the loss.
 """
 
 from typing import NamedTuple
@@ -11,17 +11,17 @@ TENTH = 10  # the worst tenth is one client at least
 
 
 class Fairness(NamedTuple):
-    """Over the clients of one run that were evaluated."""
+    """Statistics over the evaluated clients of one run."""
 
-    worst_tenth: float  # mean of the tenth of the clients that are served worst
+    worst_tenth: float  # mean over the worst tenth of the clients
     std: float  # standard deviation over clients (of them all: divided by N)
     below_local: float | None = None  # percent of clients that are better off alone; None without a run of Local
 
 
 def fairness(scores: np.ndarray, sign: int = 1, gain: np.ndarray | None = None) -> Fairness | None:
-    """Of the scores (N,) of clients, nan of those that were not evaluated; None where nobody was.
+    """Statistics of the clients' scores (N,), nan if not evaluated; None if no client was evaluated.
 
-    sign: 1 where higher is better, else -1; gain: (N,) by how much each client is better than with Local.
+    sign: 1 if higher is better, else -1; gain: (N,) each client's improvement over Local.
     """
     known = scores[np.isfinite(scores)]
     if not len(known):

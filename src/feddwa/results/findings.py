@@ -1,8 +1,7 @@
-"""What went wrong in a run, from the lines of metrics.jsonl and the clients' test data: the most serious first.
+"""Failures and warnings of a run, from the lines of metrics.jsonl and the clients' test data: the most serious first.
 
-The report's headline, the table in the terminal and `feddwa doctor` all tell what is found here. An "error" means that
-the accuracy of the run says nothing about its method, so that nothing may be made of it: no gain over Local, no place
-ahead of others.
+They are shown in the report's headline, above the terminal's table and by `feddwa doctor`. An "error" means that the
+run's accuracy says nothing about its method: it gets no gain over Local and no rank.
 """
 
 import math
@@ -15,16 +14,16 @@ import numpy as np
 from feddwa.data.describe import Description
 from feddwa.results.metrics import Line
 from feddwa.results.summary import summarise_missing
-from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE, OUTSIZED
+from feddwa.updates import ABSENT, DIVERGED, INVALID, LATE, OFFLINE, OVERSIZED
 
 Level = Literal["ok", "note", "warning", "error"]
 
 SEVERITY: tuple[Level, ...] = ("error", "warning", "note", "ok")
-GROWTH = 1.2  # times the loss before the first round, from which training without any effect on accuracy has diverged
-STANDARD_ERRORS = 2.0  # above the accuracy of guessing, up to which an accuracy cannot be told from it
+GROWTH = 1.2  # multiple of the initial loss at which training without effect on accuracy counts as diverged
+STANDARD_ERRORS = 2.0  # accuracies closer to that of guessing are indistinguishable from it
 ADVICE = {
     DIVERGED: "lower --lr",
-    OUTSIZED: "look at those clients, whose updates are more than a hundred times as long as the others'",
+    OVERSIZED: "look at those clients, whose updates are more than a hundred times as long as the others'",
     INVALID: "let every client train the same network",
     ABSENT: "lower --fault dropout",
     LATE: "give clients more time (--deadline over Flower), or lower --fault straggler",
@@ -33,7 +32,7 @@ ADVICE = {
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """One check and its result."""
 
     level: Level
     text: str
@@ -45,11 +44,11 @@ def went_wrong(
     finished: bool = True,
     name: Callable[[int], str] = str,
 ) -> list[Finding]:
-    """All that went wrong in a run, the most serious first; empty where nothing did.
+    """All failures and warnings of a run, the most serious first; empty if there are none.
 
-    `lines`: of metrics.jsonl, from round 1 on. `test_counts`: (N, C) test samples of every client by class; None where
-    they are not known: then accuracies are not compared with guessing. Of a run that is not `finished` it is only noted
-    that its accuracy is that of guessing: it may have more rounds to go. `name`: a client's name by its number.
+    `lines`: of metrics.jsonl, from round 1 on. `test_counts`: (N, C) test samples of every client by class; None if
+    unknown, which skips the comparison with guessing. For an unfinished run, an accuracy at the level of guessing is
+    only a note. `name`: a client's name by its number.
     """
     fatal = failure(lines) or _divergence(lines, test_counts)
     found = [Finding("error", fatal)] if fatal else [*_guessing(lines, test_counts, finished), *_unchanged(lines)]
@@ -64,7 +63,7 @@ def of_run(
     finished: bool = True,
     stopped: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
-    """The same, with what is known of the clients' test data, and a note where the run was `stopped` early."""
+    """The same, with the partition's test data, and a note if the run was `stopped` early."""
     noted = [] if stopped is None else [Finding("note", stopped["why"])]
     if partition is None:
         return [*went_wrong(lines, finished=finished), *noted]
@@ -77,7 +76,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def failure(lines: Sequence[Line]) -> str | None:
-    """Why a run has failed: no update ever counted, or the models that it delivers have no finite loss."""
+    """Why a run has failed: no update was ever used, or the final models have no finite loss."""
     rounds = _rounds(lines)
     if rounds and not _counted(lines):
         missing, within = Counter(summarise_missing(rounds)), _count(len(rounds), "round")
@@ -91,7 +90,7 @@ def failure(lines: Sequence[Line]) -> str | None:
 
 
 def clients_in_words(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = str) -> str:
-    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)": how clients are named in findings.
+    """ "1 client (hospital-3)", or "5 clients (0, 3, 4, ...)", for findings.
 
     name: a client's name by its number.
     """
@@ -105,19 +104,19 @@ def who_have(clients: Sequence[int] | np.ndarray, name: Callable[[int], str] = s
 
 
 class Guess(NamedTuple):
-    """What is reached without learning anything, in percent, mean over clients."""
+    """Accuracies without learning, in percent, mean over clients."""
 
-    common: float  # one answer for everybody: the class that is most frequent over clients
-    limit: float  # up to here an accuracy cannot be told from that, with so few test samples
-    own: float  # of every client its own most frequent class
+    common: float  # one prediction for all clients: the most frequent class
+    limit: float  # accuracies up to here are indistinguishable from that, given the number of test samples
+    own: float  # every client predicts its own most frequent class
 
 
 def guess(test_counts: np.ndarray) -> Guess:
     """The accuracy of guessing, from (N, C) test samples by class.
 
-    1/C is too low a bar where classes are not equally frequent. The share of a client's own most frequent class is too
-    high a one: a global model that tells ten classes apart may be below it where every client has two classes. So the
-    bar is the best single answer for all clients, plus two standard errors of a mean over so few test samples.
+    1/C is too low a bar if classes are not equally frequent. The share of a client's own most frequent class is too
+    high: a global model that separates ten classes may be below it if every client has two classes. The bar is
+    therefore the best single prediction for all clients, plus two standard errors of a mean over the test samples.
     """
     sizes = test_counts.sum(axis=1)  # (N,)
     tested = test_counts[sizes > 0]
@@ -130,9 +129,9 @@ def guess(test_counts: np.ndarray) -> Guess:
 
 
 def _divergence(lines: Sequence[Line], test_counts: np.ndarray | None) -> str | None:
-    """Whether finite models have become worse than they were at the start, in loss and accuracy.
+    """Whether finite models have become worse than at the start, in loss and accuracy.
 
-    The loss alone does not tell: models that overfit answer more and more samples correctly at a growing loss.
+    The loss alone is not enough: overfitting models can gain accuracy with a growing loss.
     """
     first, last = lines[0]["loss_before"], lines[-1]["loss_before"]
     if first is None or last is None or last <= GROWTH * first:
@@ -146,7 +145,7 @@ def _divergence(lines: Sequence[Line], test_counts: np.ndarray | None) -> str | 
 
 
 def _guessing(lines: Sequence[Line], test_counts: np.ndarray | None, finished: bool) -> Iterator[Finding]:
-    """Whether the accuracy is that of guessing."""
+    """Whether the accuracy is at the level of guessing."""
     accuracy = lines[-1]["before"]["all"]
     if accuracy is None or test_counts is None:
         return
@@ -171,7 +170,7 @@ def _unchanged(lines: Sequence[Line]) -> Iterator[Finding]:
 
 
 def _refused(lines: Sequence[Line], name: Callable[[int], str]) -> Iterator[Finding]:
-    """Updates that did not count, of a run in which some did: broken ones, and those that did not come."""
+    """Unused updates, in a run in which some were used: invalid ones, and those not received."""
     rounds = _rounds(lines)
     missing = Counter(summarise_missing(rounds))
     invited = missing.total() + sum(line["participants"] for line in rounds)
@@ -186,7 +185,7 @@ def _refused(lines: Sequence[Line], name: Callable[[int], str]) -> Iterator[Find
 
 
 def _interludes(lines: Sequence[Line]) -> Iterator[Finding]:
-    """Rounds whose loss was not finite, of a run that has one in the end."""
+    """Rounds without a finite loss, in a run that has one at the end."""
     lost = [str(line["round"]) for line in lines if _not_finite(line)]
     if lost and not _not_finite(lines[-1]):
         shown = ", ".join(lost[:5]) + (", ..." if len(lost) > 5 else "")
@@ -194,7 +193,7 @@ def _interludes(lines: Sequence[Line]) -> Iterator[Finding]:
 
 
 def _rounds(lines: Iterable[Line]) -> list[Line]:
-    """All but the last line of a finished run, which is about the models that it delivers."""
+    """All but the last line of a finished run, which is about the final models."""
     return [line for line in lines if "participants" in line]
 
 
@@ -203,7 +202,7 @@ def _counted(lines: Iterable[Line]) -> int:
 
 
 def _not_finite(line: Line) -> bool:
-    """Whether some client's loss is not finite; where no client was evaluated there is none to be."""
+    """Whether some client's loss is not finite; False if no client was evaluated."""
     return line["loss_before"] is None and line.get("evaluated") != 0
 
 
@@ -212,7 +211,7 @@ def _reasons(missing: Counter[str]) -> str:
 
 
 def _advice(missing: Counter[str]) -> str:
-    """What to do about the most frequent reason; a node's own words may follow "invalid"."""
+    """Advice for the most frequent reason; a node's own text may follow "invalid"."""
     why = missing.most_common(1)[0][0] if missing else ""
     known = next((advice for reason, advice in ADVICE.items() if why.startswith(reason)), None)
     return known or "see whether nodes are online, and their logs"

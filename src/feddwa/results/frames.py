@@ -1,4 +1,4 @@
-"""Finished runs as pandas tables; pandas is imported when one is asked for."""
+"""Finished runs as pandas tables; pandas is imported on demand."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ Rows = Literal["rounds", "clients"]
 
 
 def frame(lines: Sequence[Mapping[str, Any]], card: "ModelCard | None", of: str) -> "pd.DataFrame":
-    """A row a round, with every number of metrics.jsonl; or a row a client, as the models that came out score."""
+    """A row per round, with every number of metrics.jsonl; or a row per client, with the final models' scores."""
     require(of in ("rounds", "clients"), "of", of, "rounds or clients")
     pandas = _pandas()
     if of == "rounds":
@@ -28,7 +28,7 @@ def frame(lines: Sequence[Mapping[str, Any]], card: "ModelCard | None", of: str)
 
 
 def joined(frames: Mapping[Any, "pd.DataFrame"], name: str) -> "pd.DataFrame":
-    """Tables one below the other, with their keys as the outermost index."""
+    """Concatenated tables, with their keys as the outermost index."""
     return _pandas().concat(frames, names=[name])
 
 

@@ -1,24 +1,24 @@
-"""The number by which the models of a run are compared: accuracy, or the loss where targets are not classes."""
+"""The number by which the models of a run are compared: accuracy, or the loss if targets are not classes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How good models are, as a number: what it is called, how it is written, and which way is better."""
+    """A measure of models: its name, its format, and its direction."""
 
     name: str
-    unit: str  # behind a value
-    plain: str  # format of a value in sentences
-    fine: str  # and in tables
+    unit: str  # suffix of a value
+    plain: str  # format in sentences
+    fine: str  # format in tables
     apart: str  # of a difference in tables
     sign: int  # 1: higher is better; -1: lower is better
-    level: float  # difference of a client's two values up to which they are called level
-    words: str  # what it is, for somebody who knows nothing of it
+    level: float  # largest difference of a client's two values that counts as level
+    words: str  # explanation
 
     @property
     def better(self) -> str:
-        """Which way is better."""
+        """The better direction."""
         return "higher" if self.sign > 0 else "lower"
 
     def text(self, value: float) -> str:
@@ -26,19 +26,21 @@ class Measure:
         return f"{value:{self.plain}}{self.unit}" if self.unit else f"{self.name} {value:{self.plain}}"
 
     def number(self, value: float) -> str:
-        """A value in a table, whose head tells the unit."""
+        """A value in a table, whose heading has the unit."""
         return f"{value:{self.fine}}"
 
     def format_of(self, metric: str) -> str:
-        """Of a metric's values in tables: this measure on other samples ("validation accuracy") is written like it."""
+        """The format of a metric's values in tables: this measure on other samples ("validation accuracy") has its
+        format.
+        """
         return self.fine if metric.endswith(f" {self.name}") else ".4g"
 
     def gain(self, value: float) -> str:
-        """By how much something is better, in a table; less than 0 where it is worse."""
+        """An improvement, in a table; negative if worse."""
         return f"{value:+{self.apart}}"
 
     def over(self, value: float) -> str:
-        """By how much something is better, in words that the other follows: "+1.2 points over", "0.02 lower than"."""
+        """An improvement as a phrase before the baseline: "+1.2 points over", "0.02 lower than"."""
         if self.sign > 0:
             return f"{value:+{self.plain}} points over"
         return f"{abs(value):{self.plain}} {'lower' if value >= 0 else 'higher'} than"
@@ -49,12 +51,12 @@ class Measure:
 
     @property
     def head(self) -> str:
-        """The head of a table's column of values."""
+        """The heading of a table's column of values."""
         return f"{self.name}, {self.unit.strip()}" if self.unit else self.name
 
     @property
     def gains(self) -> str:
-        """What gains over Local are counted in, as the head of a column."""
+        """The heading of a column of gains over Local."""
         return "over Local, points" if self.sign > 0 else "below Local's"
 
 

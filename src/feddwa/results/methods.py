@@ -1,4 +1,4 @@
-"""Runs grouped: by setting, and within a setting by method."""
+"""Runs grouped by setting, and within a setting by method."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from feddwa.results.measure import Measure
 from feddwa.results.record import Record
 from feddwa.results.runs import busy
 
-# What runs in one picture share, besides the partition's options: data, how they are read, and their division.
+# Options shared by the runs in one figure, besides the partition's: data, reading options and division.
 SETTING = (
     "dataset",
     *(field.name for field in dataclasses.fields(DataOptions)),
@@ -32,7 +32,7 @@ SETTING = (
 
 @dataclass(frozen=True)
 class Method:
-    """The runs of one method that differ by nothing but their seed."""
+    """The runs of one method that differ only in their seed."""
 
     name: str
     runs: list[Record]
@@ -44,12 +44,12 @@ class Method:
 
     @property
     def measure(self) -> Measure:
-        """What its models are compared by."""
+        """The measure by which its models are compared."""
         return self.runs[0].measure
 
     @property
     def rank(self) -> float:
-        """What orders methods, the larger the better: `last`, with its sign turned where lower is better."""
+        """Sort key of methods, larger is better: `last`, negated if lower is better."""
         return self.measure.sign * self.last if np.isfinite(self.last) else -np.inf
 
     @property
@@ -59,7 +59,7 @@ class Method:
 
     @property
     def curve(self) -> np.ndarray:
-        """(R,) by round, mean over clients and the seeds that have come so far; nan where none has."""
+        """(R,) per round, mean over clients and the seeds that have reached it; nan if none has."""
         return over_runs(np.nanmean, [run.curve for run in self.runs])
 
     @property
@@ -70,13 +70,13 @@ class Method:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """Metric -> (R,) by round, mean over clients and seeds; of metrics that all seeds have."""
+        """Metric -> (R,) per round, mean over clients and seeds; metrics of all seeds only."""
         names = [name for name in self.runs[0].metrics if all(name in run.metrics for run in self.runs)]
         return {name: over_runs(np.nanmean, [run.metrics[name] for run in self.runs]) for name in names}
 
     @property
     def by_class(self) -> dict[str, np.ndarray]:
-        """Metric per class -> (C,) after the last round, mean over clients and seeds; of those that all seeds have."""
+        """Metric per class -> (C,) after the last round, mean over clients and seeds; metrics of all seeds only."""
         names = [name for name in self.runs[0].by_class if all(name in run.by_class for run in self.runs)]
         return {name: over_runs(np.nanmean, [run.by_class[name][-1] for run in self.runs]) for name in names}
 
@@ -86,46 +86,46 @@ class Method:
         return float(np.mean([run.traffic for run in self.runs]))
 
     def total(self, cost: str) -> float:
-        """What all clients spend in all rounds, mean over seeds: "bytes", "flops" or "seconds"."""
+        """Total cost of all clients over all rounds, mean over seeds: "bytes", "flops" or "seconds"."""
         return float(np.mean([run.spent(cost)[-1] for run in self.runs]))
 
     @property
     def finished(self) -> bool:
-        """Whether every seed went through all its rounds."""
+        """Whether every seed has completed all its rounds."""
         return all(run.finished for run in self.runs)
 
     @property
     def standing(self) -> str:
-        """How far it is, where it is not finished: "stopped after round 30 of 200"; else nothing."""
+        """Progress, if unfinished: "stopped after round 30 of 200"; otherwise empty."""
         told = [(run.seed, standing(run)) for run in self.runs if not run.finished]
         return ", ".join(words if len(self.runs) == 1 else f"seed {seed} {words}" for seed, words in told)
 
     @property
     def title(self) -> str:
-        """Its name, and how far it is where it is not finished."""
+        """Its name, with the progress if unfinished."""
         return self.name if self.finished else f"{self.name} ({self.standing})"
 
     @property
     def sound(self) -> bool:
-        """Whether nothing went wrong, in any seed, that makes its accuracy meaningless."""
+        """Whether no seed has a failure that makes its accuracy meaningless."""
         return all(run.sound for run in self.runs)
 
 
 def standing(run: Record) -> str:
-    """Where a run is: "finished", "running, after round 30 of 200", or "stopped after round 30 of 200"."""
+    """A run's state: "finished", "running, after round 30 of 200", or "stopped after round 30 of 200"."""
     if run.finished:
         return "finished"
     return f"{'running,' if busy(run.path) else 'stopped'} after round {int(run.rounds[-1])} of {run.config.rounds}"
 
 
 def on_a_par(one: Record, two: Record) -> bool:
-    """Whether the last rounds of two runs can be compared: both are finished, or they stand after the same round."""
+    """Whether the last rounds of two runs are comparable: both are finished, or at the same round."""
     level = one.rounds[-1] == two.rounds[-1] or (one.finished and two.finished)
     return bool(level) and one.measure is two.measure
 
 
 def over_runs(reduce: Callable[..., np.ndarray], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of runs of different lengths as one, nan where a run has not come so far, reduced over the runs."""
+    """Arrays of runs of different lengths, padded with nan and reduced over the runs."""
     longest = max(map(len, arrays))
     whole = np.full((len(arrays), longest, *arrays[0].shape[1:]), np.nan)
     for place, array in enumerate(arrays):
@@ -136,9 +136,9 @@ def over_runs(reduce: Callable[..., np.ndarray], arrays: Sequence[np.ndarray]) -
 
 
 def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs grouped by their setting (data and how they are read, partition with its options, clients), by its name.
+    """Runs grouped by their setting (data and reading options, partition with its options, clients), by name.
 
-    Settings whose names would be the same, such as two files of one name, have whole paths and all options in them.
+    Settings with equal names, such as two files of one name, get full paths and all options.
     """
     grouped: dict[object, list[Record]] = {}
     for record in found:
@@ -148,14 +148,14 @@ def by_setting(found: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def _setting(config: RunConfig) -> tuple[object, ...]:
-    """What runs of one setting have in common."""
+    """The common settings of a group of runs."""
     return *(getattr(config, name) for name in SETTING), *_division(config)
 
 
 def setting_name(config: RunConfig, whole: bool = False) -> str:
-    """ "digits, dirichlet alpha=0.1, 20 clients": options of the partition where they are not the dataset's usual.
+    """ "digits, dirichlet alpha=0.1, 20 clients": partition options only if they are not the dataset's defaults.
 
-    whole: with the path of own data and the options that they are read with.
+    whole: include the path of own data and the reading options.
     """
     usual = _usual(config.dataset, config.partition)
     options = [entry.partition(".")[2] for entry in _division(config) if entry not in usual]
@@ -173,19 +173,19 @@ def clients_in_words(config: RunConfig) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _usual(dataset: str, partition: str | None) -> tuple[str, ...]:
-    """The options, the partition's among them, of a run that gives none."""
+    """The default options, including the partition's."""
     return RunConfig(dataset=dataset, partition=partition).resolved().param
 
 
 def _division(config: RunConfig) -> list[str]:
-    """The options of the partition, as `param` has them."""
+    """The options of the partition, as in `param`."""
     return [entry for entry in config.param if entry.startswith(f"{label(config.partition or '')}.")]
 
 
 def by_method(found: Sequence[Record]) -> list[Method]:
-    """Runs of one setting grouped by method, best first; behind them those not finished, then those that went wrong.
+    """Runs of one setting grouped by method, best first; then the unfinished, then the failed.
 
-    Where two of one algorithm differ by an option, the option is in the name, unless it is the default.
+    If two variants of one algorithm differ in an option, it is part of the name, unless it is the default.
     """
     _check_one_setting(found)
     grouped: dict[tuple[str, ...], list[Record]] = {}
@@ -211,7 +211,7 @@ def _check_seeds(method: Method) -> None:
 
 
 def _options(config: RunConfig) -> list[str]:
-    """Everything that two methods may differ by, as it would be written on the command line."""
+    """All options in which two methods may differ, as on the command line."""
     plain = options_of(config, leaving_out=(*WHERE_AND_HOW, *SETTING, "algorithm", "seed", "param"))
     own, division = f"{label(config.algorithm)}.", _division(config)
     entries = [entry.removeprefix(own) for entry in config.param if entry not in division]
@@ -219,13 +219,13 @@ def _options(config: RunConfig) -> list[str]:
 
 
 def _defaults(config: RunConfig) -> list[str]:
-    """The options of a run of the same algorithm on the same data for which nothing else is given."""
+    """The options of a run of the same algorithm on the same data with defaults otherwise."""
     named = options_of(config, leaving_out={*RunConfig.__dataclass_fields__} - {"algorithm", *SETTING})
     return [*_options(RunConfig(**named).resolved()), *config.usual_parameters()]
 
 
 def _title(algorithm: str) -> str:
-    """How the algorithm is called; runs of code that is not at hand can be read, too."""
+    """The algorithm's display name; also for runs whose code is not available."""
     try:
         return title_of(algorithm)
     except InputError:

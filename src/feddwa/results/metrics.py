@@ -1,7 +1,7 @@
-"""Accuracies that say what they are: which clients, which weighting, before or after training, best or last round.
+"""Accuracies with explicit definition: which clients, which weighting, before or after training, best or last round.
 
-Where outputs are not class scores there is no accuracy, and a model that has diverged has no loss: such a number is
-None here and null in the files.
+Without class scores there is no accuracy, and a diverged model has no loss: such numbers are None here and null in the
+files.
 """
 
 import math
@@ -17,30 +17,29 @@ from feddwa.federation import Round
 from feddwa.trained.newcomers import Served
 
 Line = Mapping[str, Any]
-PREFERRED = 4  # other clients whose affinity is kept: with the client itself the five that the paper's figure shows
+PREFERRED = 4  # other clients with recorded affinity; with the client itself the five of the paper's figure
 
 
 def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | None = None) -> dict[str, Any]:
-    """The line of metrics.jsonl for a round. Accuracies are percent; all times stand under "seconds".
+    """The line of metrics.jsonl for a round. Accuracies are percent; all times are under "seconds".
 
-    "before" = the personalised models that the round starts from, "after" = after local training, where clients that
-    take no part keep their model. "weighted" = by test samples (by tokens, where these are predicted), that is, the
-    share of all answered correctly; "participants_weighted" is what the paper's code logs. Losses are means over all
-    clients, too. Participants are the clients whose updates count; "missing" has the others, by reason. Attackers
-    are not evaluated: accuracies and losses are of honest clients alone.
-    "metrics_before" and "metrics_after" have the run's metrics, means over the clients for which they are defined.
-    "evaluated", where these are not all clients: how many were; of nobody, every number is null. "central": before
-    training, on all clients' test data together. "triggered": how often a backdoor
-    opens. "validation" and "validation_after" are as "before" and "after" on held-out training data, of the clients
-    that have some; `validation_sizes`: (N,) how many, None: nothing is held out.
-    "preferred", where the method learns an affinity, has those with the largest one of every participant; "method" has
-    the method's own numbers of the round.
+    "before" = the personalised models at the start of the round, "after" = after local training, where absent clients
+    keep their model. "weighted" = by test samples (by predicted tokens, for token targets), that is, the accuracy over
+    all samples; "participants_weighted" is what the paper's code logs. Losses are means over all clients, too.
+    Participants are the clients whose updates were used; "missing" has the others, by reason. Attackers are not
+    evaluated: accuracies and losses cover honest clients alone. "metrics_before" and "metrics_after" have the run's
+    metrics, means over the clients for which they are defined. "evaluated": the number of evaluated clients, if not
+    all; if 0, every number is null. "central": before training, on all clients' test data together. "triggered": the
+    success rate of a backdoor. "validation" and "validation_after" are as "before" and "after" on held-out training
+    data, of the clients that have some; `validation_sizes`: (N,) their numbers of samples, None: nothing is held out.
+    "preferred", if the method learns an affinity, has the clients with the largest one for every participant; "method"
+    has the method's own numbers of the round.
     """
     cohort, costs, missing = result.cohort.ids, result.costs, by_reason(result.missing)
     after = map_scores(lambda old, new: old.index_copy(0, cohort, new), result.before, result.after)
     who = torch.arange(len(test_sizes)) if result.evaluated is None else result.evaluated
     before, after = (map_scores(lambda values: values[who], scores) for scores in (result.before, after))
-    ids = torch.searchsorted(who, cohort[torch.isin(cohort, who)])  # participants' places among those evaluated
+    ids = torch.searchsorted(who, cohort[torch.isin(cohort, who)])  # participants' positions among the evaluated
     sizes = test_sizes[who]
     held_out = None if validation_sizes is None else validation_sizes[who]
     return {
@@ -68,7 +67,7 @@ def round_line(result: Round, test_sizes: Tensor, validation_sizes: Tensor | Non
 
 
 def _preferred(info: Info) -> dict[str, list[list[int]]]:
-    """Of every participant the others of largest positive affinity, best first, by their place in the cohort."""
+    """For every participant the others with the largest positive affinity, best first, by position in the cohort."""
     if "affinity" not in info:
         return {}
     affinity = info["affinity"].clone().fill_diagonal_(0)
@@ -78,13 +77,13 @@ def _preferred(info: Info) -> dict[str, list[list[int]]]:
 
 
 def _numbers(info: Info) -> dict[str, dict[str, float | None]]:
-    """What of the method's report is a single number."""
+    """The scalars in the method's report."""
     found = {name: _number(float(value), 6) for name, value in info.items() if value.ndim == 0}
     return {"method": found} if found else {}
 
 
 def by_reason(missing: Mapping[int, str]) -> dict[str, list[int]]:
-    """Why updates do not count, and whose."""
+    """Reason -> clients whose update was not used."""
     return {why: [client for client, own in missing.items() if own == why] for why in sorted(set(missing.values()))}
 
 
@@ -95,9 +94,9 @@ def final_line(
     evaluated: Tensor | None = None,
     validation_sizes: Tensor | None = None,
 ) -> dict[str, Any]:
-    """The last line: the models that the run delivers, which no round has started from.
+    """The last line: the final models, from which no round has started.
 
-    scores, test_sizes, validation_sizes: (N,); evaluated: (k,) the clients that have scores, None: all.
+    scores, test_sizes, validation_sizes: (N,); evaluated: (k,) the clients with scores, None: all.
     """
     who = torch.arange(len(test_sizes)) if evaluated is None else evaluated
     own = map_scores(lambda values: values[who], scores)
@@ -115,39 +114,39 @@ def final_line(
 
 
 def _of_how_many(evaluated: Tensor, clients: Tensor) -> dict[str, int]:
-    """How many clients were evaluated, where these are not all."""
+    """The number of evaluated clients, if not all."""
     return {} if len(evaluated) == len(clients) else {"evaluated": len(evaluated)}
 
 
 def _central(scores: Scores) -> dict[str, Any]:
-    """The mean over clients' models of what each reaches on all clients' test samples; of a global model its own."""
+    """The mean over clients' models of their values on all clients' test samples; a global model's own value."""
     own = scores.central
     return {} if own is None else {"central": {"all": _mean(100 * own.accuracy)}, "loss_central": _mean(own.loss)}
 
 
 def _triggered(scores: Scores) -> dict[str, Any]:
-    """The share of test samples of other classes that a trigger turns into its own, in percent: a mean over clients."""
+    """The share of test samples of other classes predicted as the trigger's class, in percent: a mean over clients."""
     own = scores.triggered
     return {} if own is None else {"triggered": {"all": _number(float(100 * own.accuracy.nanmean()), 4)}}
 
 
 def _validation(name: str, scores: Scores, sizes: Tensor | None, ids: Tensor | None) -> dict[str, Any]:
-    """The series of held-out samples, over the clients that have some; nothing where nothing is held out."""
+    """The series on held-out samples, over the clients that have some; empty if nothing is held out."""
     if sizes is None or scores.validation is None:
         return {}
     has = sizes > 0
     own = map_scores(lambda values: values[has], scores.validation)
-    place = has.cumsum(0) - 1  # of a client among those that have some
+    place = has.cumsum(0) - 1  # position of a client among those that have some
     taking_part = None if ids is None else place[ids[has[ids]]]
     series = _series(own.accuracy, sizes[has], taking_part)
     return {name: series, f"loss_{name}": _mean(own.loss), **_metrics(name, own)}
 
 
 def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | None) -> dict[str, Any]:
-    """The line of clients.jsonl: percent right of every client before, and of the participants after training.
+    """The line of clients.jsonl: accuracy in percent of every client before, and of the participants after training.
 
-    Where targets are not classes it has losses; and it has the run's metrics, name -> of every client. "validation" and
-    "validation_after" are the same on held-out samples, null of clients that have none.
+    Losses if targets are not classes; and the run's metrics, name -> values of all clients. "validation" and
+    "validation_after" are the same on held-out samples, null for clients without any.
     """
     line: dict[str, Any] = {"round": round, **_of_clients("before", before)}
     if before.validation is not None:
@@ -160,9 +159,9 @@ def client_line(round: int, before: Scores, after: Scores | None, ids: Tensor | 
 
 
 def newcomer_means(served: Served) -> dict[str, Any]:
-    """Of held-out clients, for the last line of metrics.jsonl: how many, and the means over them.
+    """The number of held-out clients and their means, for the last line of metrics.jsonl.
 
-    "accuracy" and "loss" -> "0", "1", "5": after so many epochs; "alone": alone, after the most of these.
+    "accuracy" and "loss" -> "0", "1", "5": epochs; "alone": trained alone for the most epochs.
     """
     return {
         "clients": len(served.names),
@@ -172,7 +171,7 @@ def newcomer_means(served: Served) -> dict[str, Any]:
 
 
 def newcomer_scores(served: Served) -> dict[str, Any]:
-    """The same of every one of them, for the last line of clients.jsonl and record.json: lists (h,)."""
+    """The same for each client, for the last line of clients.jsonl and record.json: lists (h,)."""
     return {
         "names": list(served.names),
         "accuracy": {when: _percent(own.accuracy) for when, own in served.scores.items()},
@@ -182,13 +181,13 @@ def newcomer_scores(served: Served) -> dict[str, Any]:
 
 
 def _metrics(when: str, scores: Scores) -> dict[str, dict[str, float | None]]:
-    """The mean of every metric over the clients for which it is defined; nothing where the run has none."""
+    """The mean of every metric over the clients for which it is defined; empty if the run has none."""
     means = {name: _number(float(values.nanmean()), 6) for name, values in scores.metrics.items()}
     return {f"metrics_{when}": means} if means else {}
 
 
 def _of_clients(when: str, scores: Scores) -> dict[str, Any]:
-    """Accuracies of single clients, losses where there are none, and metrics."""
+    """Accuracies of single clients, or losses, and metrics."""
     found: dict[str, Any] = {when: _percent(scores.accuracy)}
     if len(scores.accuracy) and not scores.accuracy.isfinite().any():
         found[f"loss_{when}"] = _numbers_of(scores.loss)

@@ -1,4 +1,4 @@
-"""Held-out clients in tables: how well methods serve them, and in what way."""
+"""Held-out clients in tables: their results by method, and the rules that were used."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,18 @@ HEADS = {
 
 
 def served(runs: Iterable[Record]) -> bool:
-    """Whether all of these runs have served held-out clients."""
+    """Whether all of these runs have evaluated held-out clients."""
     return all(HEADS.keys() <= run.newcomers.keys() for run in runs)
 
 
 def over_seeds(runs: Iterable[Record]) -> Mapping[str, Spread]:
-    """Of runs of one method: key of HEADS -> by their measure, mean over held-out clients, by seed."""
+    """For runs of one method: key of HEADS -> value by their measure, mean over held-out clients, per seed."""
     each = {run.seed: run.newcomers for run in runs}
     return {when: Spread({seed: float(own[when].mean()) for seed, own in each.items()}) for when in HEADS}
 
 
 def ways(runs: Sequence[Record]) -> str:
-    """How a method has served them, in words: "the global model, fine-tuned"; of several ways how often each."""
+    """The method's newcomer rule as text: "the global model, fine-tuned"; with counts if there are several."""
     counts: Counter[str] = Counter(how for run in runs for how in run.content["newcomers"]["how"])
     if len(counts) == 1:
         return next(iter(counts))
@@ -34,7 +34,7 @@ def ways(runs: Sequence[Record]) -> str:
 
 
 def words(measure: Measure) -> str:
-    """What the numbers are, for the note of a table."""
+    """The meaning of the numbers, for the note of a table."""
     what = "Accuracy in percent" if measure.sign > 0 else "Loss, lower is better"
     return (
         f"{what}: each held-out client's model on its own test data,\n"

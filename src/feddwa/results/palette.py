@@ -1,7 +1,7 @@
-"""Colours and dashes of methods, in the report and in all figures: told apart by the colour-blind and in print.
+"""Colours and dashes of methods, in the report and in all figures, distinguishable for the colour-blind and in print.
 
-The hues are those of Okabe and Ito, darkened where they are too pale for lines on white; where they are used up, dashes
-go on, then hues of Tol and three others. Local, the yardstick, is grey everywhere; FedDWA is blue and FedAvg vermilion.
+The hues are those of Okabe and Ito, darkened if too pale for lines on white; then dashes, then hues of Tol and three
+others. Local, the baseline, is always grey; FedDWA is blue and FedAvg vermilion.
 """
 
 import itertools
@@ -29,11 +29,11 @@ MORE = (
 )
 DASHES = ("solid", "dashed", "dotted")
 LOOKS = [(hue, dash) for hues in (HUES, MORE) for dash in DASHES for hue in hues]
-FIRST = {"feddwa": 0, "fedavg": 1}  # algorithm -> place in LOOKS
+FIRST = {"feddwa": 0, "fedavg": 1}  # algorithm -> index in LOOKS
 
 
 class Style(NamedTuple):
-    """How a method's line looks."""
+    """The style of a method's line."""
 
     light: str
     dark: str
@@ -41,10 +41,10 @@ class Style(NamedTuple):
 
 
 def styles(algorithms: Sequence[str]) -> list[Style]:
-    """One per line, from the algorithm of each."""
+    """One style per line, from the algorithm of each."""
     taken = {FIRST[name] for name in algorithms if name in FIRST}
     free = (place for place in itertools.count() if place not in taken)
-    reserved = dict(FIRST)  # the first line of an algorithm has it, a variant takes what is free
+    reserved = dict(FIRST)  # for the first line of an algorithm; variants take free ones
     found, grey = [], False
     for name in algorithms:
         if name == "local" and not grey:

@@ -1,4 +1,4 @@
-"""Figures: how they are saved, and aggregation weights as pictures, in a file and in the terminal."""
+"""Saving of figures, and aggregation weights as pictures, in a file and in the terminal."""
 
 import re
 import warnings
@@ -27,17 +27,17 @@ class Panel(NamedTuple):
     title: str
     weights: np.ndarray  # (m, m), row i has the weights of client i
     cohort: np.ndarray  # (m,) the clients' numbers
-    client_names: tuple[str, ...] = ()  # of all N clients, where the data name them
+    client_names: tuple[str, ...] = ()  # of all N clients, if the data name them
 
     def by_group(self, groups: np.ndarray | None) -> "Panel":
-        """The same with clients of one group beside each other; groups: (N,)."""
+        """The panel with clients sorted by group; groups: (N,)."""
         if groups is None:
             return self
         order = np.argsort(groups[self.cohort], kind="stable")
         return self._replace(weights=self.weights[np.ix_(order, order)], cohort=self.cohort[order])
 
     def client_at(self, place: float) -> str:
-        """What the client at a place on an axis is called, "" beside the clients."""
+        """The client's name at a position on an axis; "" outside."""
         if not 0 <= place < len(self.cohort):
             return ""
         client = int(self.cohort[int(place)])
@@ -46,12 +46,12 @@ class Panel(NamedTuple):
 
 @contextmanager
 def saved_figure(path: str | Path, width: float, height: float, **options: Any) -> Iterator["Figure"]:
-    """A figure in inches, saved whole when the enclosed code has drawn it; options: of Matplotlib's rc.
+    """A figure in inches, saved atomically after the enclosed code; options: Matplotlib's rc.
 
-    An SVG comes out byte for byte the same from the same numbers.
+    The same numbers give the same SVG, byte for byte.
     """
     from matplotlib import rc_context
-    from matplotlib.figure import Figure  # only the commands that draw pay for the import
+    from matplotlib.figure import Figure  # slow import
 
     path = Path(path)
     kind = path.suffix[1:].lower()
@@ -61,7 +61,7 @@ def saved_figure(path: str | Path, width: float, height: float, **options: Any) 
         yield figure
         with replacing(path) as part:
             metadata = {"Date": None, "Creator": None} if kind == "svg" else None
-            with warnings.catch_warnings():  # names in letters that the font lacks are boxes, as anybody sees
+            with warnings.catch_warnings():  # missing glyphs are visible as boxes
                 warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
                 figure.savefig(part, dpi=300, format=kind, metadata=metadata)
             if kind == "svg":
@@ -69,9 +69,9 @@ def saved_figure(path: str | Path, width: float, height: float, **options: Any) 
 
 
 def _numbered(svg: str) -> str:
-    """Name its elements by number, in the order in which they appear.
+    """Number the elements in order of appearance.
 
-    Matplotlib's names are hashes of coordinates, whose last bit is not the same on all processors.
+    Matplotlib's names are hashes of coordinates, whose last bit differs between processors.
     """
     names = dict.fromkeys(re.findall(r'(?<=\bid=")[a-z]+[0-9a-f]{10}(?=")', svg))
     numbers = {name: f"{name[:-10]}{number}" for number, name in enumerate(names, start=1)}
@@ -79,14 +79,14 @@ def _numbered(svg: str) -> str:
 
 
 def heat_map(axis: "Axes", weights: np.ndarray, cohort: np.ndarray, groups: np.ndarray | None) -> Any:
-    """P (m, m) of a cohort (m,); lines part the true groups (N,), where there are any. Returns the image."""
+    """P (m, m) of a cohort (m,); lines separate the true groups (N,), if any. Returns the image."""
     from matplotlib.colors import PowerNorm
 
     # The square root shows a weight of 0.05 beside one of 0.8.
     image = axis.imshow(weights, cmap="viridis", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     axis.grid(visible=False)
     borders = group_borders(cohort, groups)
-    width = min(0.8, 8 / (1 + len(borders)))  # the lines of many groups would hide what is between them
+    width = min(0.8, 8 / (1 + len(borders)))  # thinner lines for many groups
     for border in borders:
         axis.axhline(border, color="white", linewidth=width)
         axis.axvline(border, color="white", linewidth=width)
@@ -96,7 +96,7 @@ def heat_map(axis: "Axes", weights: np.ndarray, cohort: np.ndarray, groups: np.n
 def draw_weights(
     panels: Sequence[Panel], path: str | Path, groups: np.ndarray | None = None, columns: int = PANELS_PER_ROW
 ) -> None:
-    """Heat maps side by side; white lines part the true groups, where there are any."""
+    """Heat maps side by side; white lines separate the true groups, if any."""
     from matplotlib.ticker import MaxNLocator
 
     columns = min(len(panels), columns)
@@ -128,7 +128,7 @@ def _tick(panel: Panel, place: float, _: object = None) -> str:
 
 
 def group_borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
-    """Places between clients of a cohort (m,) that belong to different groups (N,)."""
+    """Positions between clients of a cohort (m,) that belong to different groups (N,)."""
     if groups is None:
         return []
     own = groups[cohort]
@@ -136,7 +136,7 @@ def group_borders(cohort: np.ndarray, groups: np.ndarray | None) -> list[float]:
 
 
 def terminal_weights(panel: Panel, encoding: str = "utf-8", most: int = 36) -> Text | None:
-    """A small heat map for the terminal, a line per client, two characters a weight, and what the shades mean.
+    """A small heat map for the terminal, one line per client and two characters per weight, with a legend.
 
     None if it would be too wide.
     """

@@ -1,4 +1,4 @@
-"""What a result was made with: code, machine and versions; and whether a run is continued by its own."""
+"""The origin of a result: code, machine and versions; and the check that a resumed run matches its origin."""
 
 import functools
 import json
@@ -19,9 +19,9 @@ from feddwa.errors import InputError
 
 
 def made_by(device: torch.device) -> dict[str, Any]:
-    """What a result is made with on this machine, in JSON's types.
+    """The origin of a result on this machine, in JSON's types.
 
-    commit, dirty     of the code: None where it is neither in a repository nor from an archive of one
+    commit, dirty     of the code: None if it is neither in a repository nor from an archive of one
     hardware          the GPU's name, or the processor's architecture
     """
     commit, dirty = _commit()
@@ -36,7 +36,7 @@ def made_by(device: torch.device) -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> tuple[str | None, bool | None]:
-    """(commit, whether files differ from it): of the archive that the code is from, else of the repository around."""
+    """(commit, whether files differ from it): of the archive with the code, else of the surrounding repository."""
     package = Path(__file__).parents[1]
     known = (package / "commit.txt").read_text(encoding="utf-8").strip()  # `git archive` fills it in
     if not known.startswith("$"):
@@ -54,13 +54,13 @@ def _versions() -> dict[str, str]:
 
 
 def provenance(config: RunConfig, task: Task) -> dict[str, Any]:
-    """Facts for a checkpoint, in JSON's types. Data may have moved since; their fingerprint tells whether they are."""
+    """Facts for a checkpoint, in JSON's types. Data are identified by fingerprint, since they may be moved."""
     options = options_of(config, leaving_out=(*WHERE_AND_HOW, "dataset"))
     return {"config": json.loads(json.dumps(options)), "data": task.fingerprint(), "versions": _versions()}
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Path, warn: Warn = to_stderr) -> None:
-    """Raise where a run would go on as another one; warn where it may round differently."""
+    """Raise if a resumed run would differ from its origin; warn if it may round differently."""
     old, new = then["config"], now["config"]
     changed = [key for key in old if key in new and old[key] != new[key]]
     if changed:

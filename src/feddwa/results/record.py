@@ -1,6 +1,6 @@
-"""Runs read back, from run directories (finished, half-finished, still running) and from files of published results.
+"""Read runs back from run directories (finished, unfinished, running) and from files of published results.
 
-What is damaged is named in one line.
+Damage gives a one-line error.
 """
 
 import dataclasses
@@ -27,21 +27,21 @@ from feddwa.results.runs import CLIENTS, CONFIG, FEDERATION, METRICS, PARTITION
 from feddwa.results.summary import metric_series, seconds_of, series
 from feddwa.results.weights import Weights
 
-PUBLISHED = ".jsonl"  # what the names of files of published results end in
+PUBLISHED = ".jsonl"  # suffix of files of published results
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run. Of a published one costs are the rounds' mean, and single clients are known at the end alone."""
+    """A run. For a published one, costs are the rounds' mean, and single clients are known at the end alone."""
 
     path: Path  # of the run directory, or of the file of published results
     config: RunConfig
     lines: list[dict[str, Any]]  # of metrics.jsonl
-    scores: np.ndarray  # (R, N) by `measure`, of every client before each line's round; nan where it is not known
-    weights: Sequence[Weights]  # read from the disk when they are asked for
+    scores: np.ndarray  # (R, N) by `measure`, of every client before each line's round; nan if unknown
+    weights: Sequence[Weights]  # read from disk on access
     partition: Description | None
     finished: bool
-    content: Content = field(default_factory=dict)  # of record.json; nothing where the run is not finished
+    content: Content = field(default_factory=dict)  # of record.json; empty if the run is not finished
 
     @property
     def seed(self) -> int:
@@ -50,29 +50,29 @@ class Record:
 
     @property
     def rounds(self) -> np.ndarray:
-        """(R,) rounds that were finished when each line's accuracies were measured: 0, 1, ..."""
+        """(R,) number of finished rounds when each line's accuracies were measured: 0, 1, ..."""
         return np.array([line["round"] - 1 for line in self.lines])
 
     @cached_property
     def series(self) -> Mapping[str, np.ndarray]:
-        """Percent by round, nan where there is none: "before.all", "after.participants_weighted", ..."""
+        """Percent per round, nan if missing: "before.all", "after.participants_weighted", ..."""
         return {name: np.array(values, dtype=float) for name, values in series(self.lines).items()}
 
     @cached_property
     def measure(self) -> Measure:
-        """What its models are compared by: accuracy, or where targets are not classes the loss."""
+        """The measure of its models: accuracy, or the loss if targets are not classes."""
         return ACCURACY if np.isfinite(self.series["before.all"]).any() else LOSS
 
     @property
     def curve(self) -> np.ndarray:
-        """(R,) by `measure`, mean over all clients; of a federation over those that answered, nan where nobody did."""
+        """(R,) by `measure`, mean over all clients; in a federation over those that replied, nan if none did."""
         if self.measure is ACCURACY:
             return self.series["before.all"]
         return np.array([line.get("loss_before") for line in self.lines], dtype=float)
 
     @property
     def last(self) -> float:
-        """By `measure`, after the last round whose models were evaluated, mean over clients."""
+        """By `measure`, after the last round with an evaluation, mean over clients."""
         return float([np.nan, *self.curve[np.isfinite(self.curve)]][-1])
 
     @property
@@ -83,10 +83,10 @@ class Record:
 
     @cached_property
     def metrics(self) -> Mapping[str, np.ndarray]:
-        """Metric -> (R,) before each line's round, mean over clients; nan where it is not defined.
+        """Metric -> (R,) before each line's round, mean over clients; nan if undefined.
 
-        The measure on held-out training data is one, and that on all clients' test data, where the run has them. Those
-        of single classes are in `by_class`.
+        Includes the measure on held-out training data and on all clients' test data, if measured. Per-class metrics are
+        in `by_class`.
         """
         known = metric_series(self.lines).items()
         found = {name: np.array(own["before"], dtype=float) for name, own in known if " " not in name}
@@ -113,30 +113,30 @@ class Record:
 
     @property
     def final(self) -> np.ndarray:
-        """(N,) by `measure`, of every client in the last round that evaluated anybody; nan where it is not known."""
+        """(N,) by `measure`, of every client in the last round with an evaluation; nan if unknown."""
         rows = np.flatnonzero(np.isfinite(self.scores).any(axis=1))
         final: np.ndarray = self.scores[rows[-1] if len(rows) else -1]
         return final
 
     @cached_property
     def newcomers(self) -> Mapping[str, np.ndarray]:
-        """Epochs ("0", "1", "5"), and "alone" -> (h,) by `measure`, of held-out clients; {} where there are none."""
+        """Epochs ("0", "1", "5"), and "alone" -> (h,) by `measure`, of held-out clients; {} if there are none."""
         found = self.content.get("newcomers", {}).get(self.measure.name, {})
         return {when: np.array(values, dtype=float) for when, values in found.items()}
 
     @property
     def lockstep(self) -> int:
-        """Runs that were trained in lockstep and share the seconds of the lines."""
+        """Number of runs trained in lockstep, which share the seconds of the lines."""
         return int(self.content.get("summary", {}).get("lockstep", 1))
 
     @property
     def seconds(self) -> float:
-        """Of all rounds, evaluation included; of a stack of runs, this one's share."""
+        """Seconds of all rounds, including evaluation; of a stack of runs, this one's share."""
         return float(self.spent("seconds")[-1])
 
     @property
     def groups(self) -> np.ndarray | None:
-        """(N,) the true group of each client, where there are any."""
+        """(N,) the true group of each client, if known."""
         if self.partition is not None:
             return self.partition.groups
         groups = self.content.get("groups")
@@ -144,26 +144,26 @@ class Record:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What went wrong, the most serious first."""
+        """Failures and warnings, the most serious first."""
         if "loss_before" in self.lines[0]:
             return findings.of_run(self.lines, self.partition, self.finished, self.content.get("stopped"))
         return [Finding(level, text) for level, text in self.content.get("findings", ())]
 
     @property
     def sound(self) -> bool:
-        """Whether its accuracies say anything about its method."""
+        """Whether its accuracies are meaningful."""
         return all(finding.level != "error" for finding in self.findings)
 
     def class_name(self, number: int) -> str:
-        """What the data call a class, else its number."""
+        """The data's name of a class, else its number."""
         return str(number) if self.partition is None else self.partition.class_names[number]
 
     def client_name(self, client: int) -> str:
-        """What the data call a client, else its number."""
+        """The data's name of a client, else its number."""
         return str(client) if self.partition is None else self.partition.client_name(client)
 
     def spent(self, cost: str) -> np.ndarray:
-        """(R,) what all clients together had spent when each line was measured: "bytes", "flops" or "seconds"."""
+        """(R,) total cost of all clients when each line was measured: "bytes", "flops" or "seconds"."""
         if cost not in self._spent:
             parts = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
             rounds = [line for line in self.lines if "participants" in line]
@@ -176,7 +176,7 @@ class Record:
 
     @cached_property
     def _spent(self) -> dict[str, np.ndarray]:
-        """What `spent` has found: tables ask for it again and again."""
+        """Cache of `spent`: tables need it repeatedly."""
         return {}
 
     @property
@@ -188,7 +188,7 @@ class Record:
 
 def read(paths: Iterable[str | Path]) -> list[Record]:
     """The runs at these paths: run directories, directories with begun runs inside, files of published results."""
-    found: dict[Path, list[Record]] = {}  # by directory or file: one that is named twice counts once
+    found: dict[Path, list[Record]] = {}  # by directory or file: duplicates count once
     for path in map(Path, paths):
         for place, own in itertools.groupby(_at(path), key=lambda record: record.path.resolve()):
             found[place] = list(own)
@@ -218,13 +218,13 @@ def _at(path: Path) -> Iterator[Record]:
 
 
 def read_published(path: Path) -> Iterator[Record]:
-    """The runs in a file of published results, a line each."""
+    """The runs in a file of published results, one per line."""
     for number, content in enumerate(checks.read_lines(path, whole=True), 1):
         yield from_content(path, checks.check_record(path, content, f"line {number}"))
 
 
 def from_content(path: Path, content: Content) -> Record:
-    """A published record: its lines are made from its series, its weights are those of some rounds."""
+    """A published record: its lines are built from its series; its weights are those of some rounds."""
     config = _from_json(path, content)
     clients = len(content["clients"])
     lines = expand(content, max(1, int(config.participation * clients + 1e-9)))
@@ -243,7 +243,7 @@ def _from_json(path: Path, content: Content) -> RunConfig:
     }
     try:
         seed = typed("seed", content["seed"], fields_of(RunConfig)["seed"][0])
-        given = RunConfig(**{"defence": "none", **known, "seed": 0})  # the first results say nothing of defences
+        given = RunConfig(**{"defence": "none", **known, "seed": 0})  # the first results do not record defences
         return dataclasses.replace(_resolved(given), seed=seed)
     except (InputError, TypeError) as error:
         raise checks.damaged(path, f"{content['cell']}, seed {content['seed']}: {error}") from None
@@ -251,12 +251,12 @@ def _from_json(path: Path, content: Content) -> RunConfig:
 
 @functools.lru_cache(maxsize=1024)
 def _resolved(config: RunConfig) -> RunConfig:
-    """The same for all seeds of a cell: a file has thousands of lines, and each takes some milliseconds."""
+    """Cached for all seeds of a cell: a file has thousands of lines, and each takes some milliseconds."""
     return config.resolved()
 
 
 def read_run(path: Path) -> Record:
-    """One run directory, whatever there is of it."""
+    """One run directory, finished or not."""
     config, content = _config(path), runs.read_record(path)
     lines = checks.check_metrics(path / METRICS, checks.read_lines(path / METRICS))
     clients = checks.check_clients(path / CLIENTS, checks.read_lines(path / CLIENTS))
@@ -265,18 +265,18 @@ def read_run(path: Path) -> Record:
             rounds = content.get("stopped", {}).get("round", config.rounds)
             if len(found) != rounds + 1:
                 raise checks.damaged(path / name, f"{len(found)} lines of {rounds} rounds and the final models")
-    count = min(len(lines), len(clients))  # a run that was stopped may have written one and not the other
+    count = min(len(lines), len(clients))  # a stopped run may have written only one of them
     scores = _scores(path, clients[:count], config.members or 0)
     partition, total = checks.read_partition(path / PARTITION), scores.shape[1]
     if partition is not None and count and len(partition.counts) != total:
         raise checks.damaged(path / PARTITION, f"it has {len(partition.counts)} clients, {CLIENTS} has {total}")
     stored = weights.read(path, total or None)
-    known = sum(1 <= number <= count for number in stored.rounds)  # a run that is under way may have written more
+    known = sum(1 <= number <= count for number in stored.rounds)  # a running run may have written more
     return Record(path, config, lines[:count], scores, stored[:known], partition, content is not None, content or {})
 
 
 def _config(path: Path) -> RunConfig:
-    """The configuration of a run, checked as `feddwa run` would check it, but for what this machine lacks."""
+    """The configuration of a run, checked as by `feddwa run`, except for components missing on this machine."""
     file = path / CONFIG
     try:
         given = from_toml(file, RunConfig)
@@ -288,7 +288,7 @@ def _config(path: Path) -> RunConfig:
 
 
 def _scores(path: Path, clients: Sequence[Sequence[float | None]], expected: int) -> np.ndarray:
-    """(R, N) of every client, nan where it has none: a federation's may come late, or not answer."""
+    """(R, N) of every client, nan if missing: a federation's clients may join late, or not reply."""
     if not clients:
         return np.zeros((0, 0))
     total = max(map(len, clients))

@@ -1,4 +1,4 @@
-"""The loop that runs rounds and records each of them, whether the clients are simulated or real."""
+"""The loop that runs and records rounds, with simulated or real clients."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,33 +27,33 @@ from feddwa.trained.newcomers import HeldOut
 from feddwa.trained.store import MODELS, TrainedModels, scored
 from feddwa.trained.store import read as read_models
 
-NAMES = ("algorithm", "dataset", "partition", "model")  # options that a summary tells
-Observer = Callable[[dict[str, Any]], None]  # is shown every line of metrics.jsonl as it is made
+NAMES = ("algorithm", "dataset", "partition", "model")  # options in a summary
+Observer = Callable[[dict[str, Any]], None]  # receives every line of metrics.jsonl
 
 
 class Rounds(Protocol):
-    """Something that runs rounds."""
+    """A source of rounds."""
 
-    durable: ClassVar[bool]  # whether each checkpoint has to be on disk before the next round begins
+    durable: ClassVar[bool]  # whether each checkpoint must be on disk before the next round
 
     @property
     def finished(self) -> int:
-        """Rounds that are over."""
+        """Number of finished rounds."""
 
     def next(self) -> Entry:
         """Run a round."""
 
     def last(self) -> Entry:
-        """Evaluate the models that the run delivers."""
+        """Evaluate the final models."""
 
     def checkpoint(self) -> tuple[Tree, Mapping[str, Any]]:
-        """(tensors, facts) that the coming rounds depend on."""
+        """(tensors, facts) on which future rounds depend."""
 
     def trained(self) -> TrainedModels:
         """The models that `last` evaluates."""
 
     def spent(self) -> dict[str, Any]:
-        """What the summary says of the privacy of the rounds that are over, if the run has any."""
+        """The privacy spent in the finished rounds, for the summary."""
 
 
 @dataclass
@@ -61,15 +61,15 @@ class SimulatedRounds:
     """The rounds of a simulated federation."""
 
     federation: Federation
-    card: ModelCard  # of its models, accuracies still open
-    held_out: HeldOut | None = None  # clients that are served in the end
-    newcomers: dict[str, Any] | None = field(init=False, default=None)  # how they fare, once `last` has served them
-    _models: TrainedModels | None = field(init=False, default=None)  # that the run delivers, once they are made
+    card: ModelCard  # of its models, without accuracies
+    held_out: HeldOut | None = None  # clients evaluated as newcomers at the end
+    newcomers: dict[str, Any] | None = field(init=False, default=None)  # their results, after `last`
+    _models: TrainedModels | None = field(init=False, default=None)  # the final models, once computed
     durable: ClassVar[bool] = False
 
     @property
     def finished(self) -> int:
-        """Rounds that are over."""
+        """Number of finished rounds."""
         return self.federation.round
 
     def next(self) -> Entry:
@@ -77,13 +77,13 @@ class SimulatedRounds:
         result = self.federation.step()
         line = metrics.round_line(result, self._test_sizes, self._validation_sizes)
         scores = (result.before, result.after)
-        if line.get("evaluated") == 0:  # no list of as many nulls as there are clients
+        if line.get("evaluated") == 0:  # no list of N nulls
             before, after = (map_scores(lambda values: values[:0], each) for each in scores)
             scores = before, after
         return Entry(line, metrics.client_line(line["round"], *scores, result.cohort.ids), result)
 
     def last(self) -> Entry:
-        """The models that the run delivers; as a rule they were evaluated when the last round ended."""
+        """The final models; usually they were evaluated at the end of the last round."""
         self.federation.evaluate_all()
         scores, rounds, who = self.federation.scores, self.federation.round, self.federation.evaluated
         line = metrics.final_line(scores, self._test_sizes, rounds, who, self._validation_sizes)
@@ -99,8 +99,8 @@ class SimulatedRounds:
         return self.federation.state(), {}
 
     def trained(self) -> TrainedModels:
-        """The personalised models after the last round, made once more as they were made to be evaluated."""
-        if self._models is None:  # no cached_property: its lock would be held where lockstep waits for other runs
+        """The personalised models after the last round, recomputed as for their evaluation."""
+        if self._models is None:  # no cached_property: lockstep would wait for other runs while holding its lock
             federation = self.federation
             card = scored(self.card, federation.scores, federation.round)
             self._models = TrainedModels(card, self._stack(), federation.engine.module)
@@ -112,13 +112,13 @@ class SimulatedRounds:
         return {} if plan is None else {"privacy": plan.spent(self.federation.round)}
 
     def _stack(self) -> Stack:
-        if self.federation.where.stores:
+        if self.federation.placement.stores:
             return PersonalRows.of(self.federation)
-        model, buffers = self.federation.personal(self.federation.everybody())
+        model, buffers = self.federation.personal(self.federation.all_clients())
         return {**model, **buffers}
 
     def names(self, config: RunConfig) -> dict[str, Any]:
-        """What leads the summary of a run of `config`: names, the runs and ranks whose seconds it tells, attackers."""
+        """The first entries of a summary: names, numbers of runs and ranks behind the seconds, attackers."""
         engine = self.federation.engine
         names: dict[str, Any] = {key: shown(getattr(config, key)) for key in NAMES}
         shared = {"lockstep": engine.lockstep, "ranks": 1 if engine.ranks is None else engine.ranks.count}
@@ -142,7 +142,7 @@ class Recorded:
 
     summary: dict[str, Any]
     lines: list[dict[str, Any]]  # of metrics.jsonl
-    weights: Sequence[Weights]  # read from the run directory's file where there is one
+    weights: Sequence[Weights]  # read from the run directory's file, if any
     trained: TrainedModels
 
 
@@ -157,9 +157,9 @@ def record(
     patience: int | None = None,
     callbacks: Callbacks = NOBODY,
 ) -> Recorded:
-    """Run all rounds that are left; each is written, if there is a directory, and told of as it ends.
+    """Run all remaining rounds; each is written, if there is a directory, and reported.
 
-    names: what leads the summary; past: the lines of a run that is continued; patience: see `EarlyStop`.
+    names: the first entries of the summary; past: the lines of a resumed run; patience: see `EarlyStop`.
     """
     with callbacks.watching():
         found = _record(source, rounds, names, device, observe, directory, past, patience, callbacks)
@@ -191,7 +191,7 @@ def _record(
         stop.add(entry.line)
         if directory is not None:
             directory.add(*entry)
-        callbacks.round(entry)  # before the checkpoint: what a callback has not seen comes again after a resume
+        callbacks.round(entry)  # before the checkpoint: rounds that a callback has not seen are repeated after a resume
         if directory is not None:
             if entry.result is not None and directory.due(source.finished):
                 directory.keep(source.finished, *source.checkpoint(), source.durable)

@@ -1,18 +1,18 @@
-"""The run directory: written as the run goes, readable by people, enough to make the run again or to go on with it.
+"""The run directory: written during the run, human-readable, sufficient to repeat or to resume the run.
 
-config.toml           the resolved configuration: `feddwa run --config DIR/config.toml` makes the run again, elsewhere
-partition.json        who has how many samples of which class, and the true groups where there are any
-rates.json            the rates that --lr auto tried, and their losses, where it was given
-metrics.jsonl         a line a round (and a last one: the models that the run delivers)
-clients.jsonl         every client's accuracy, a line a round; the last one has the clients' names, where there are any
-weights.journal       P of every round with its cohort, a record a round, until the run is finished
+config.toml           the resolved configuration: `feddwa run --config DIR/config.toml` repeats the run
+partition.json        samples per client and class, and the true groups, if any
+rates.json            the rates that --lr auto tried, and their losses, if given
+metrics.jsonl         one line per round (and a last one: the final models)
+clients.jsonl         every client's accuracy, one line per round; the last one has the clients' names, if any
+weights.journal       P of every round with its cohort, one record per round, until the run is finished
 weights.safetensors   the same of a finished run ("weights/0001", "cohort/0001")
 checkpoint/           the state after the last two rounds, until the run is finished; *.rows: rows of clients (--state)
-models.safetensors    of a finished run: every client's model as it was evaluated (feddwa.trained.store)
-model.json            what has to be known to use them
-SHA256SUMS            of a finished run's files, as `sha256sum --check` reads them
-record.json           the record of the run (feddwa.results.content); where it is, the run is finished
-federation.json       of a run over Flower: its name, under which nodes keep what their clients remember
+models.safetensors    of a finished run: every client's evaluated model (feddwa.trained.store)
+model.json            the facts needed to use them
+SHA256SUMS            of a finished run's files, for `sha256sum --check`
+record.json           the record of the run (feddwa.results.content); if it exists, the run is finished
+federation.json       of a run over Flower: its name, under which nodes store their clients' memory
 """
 
 import contextlib
@@ -44,9 +44,9 @@ from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
 CONFIG, RECORD, CHECKPOINTS = "config.toml", "record.json", "checkpoint"
-FEDERATION = "federation.json"  # there where the run was one over Flower
+FEDERATION = "federation.json"  # only for a run over Flower
 PARTITION = "partition.json"
-METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by a record a round
+METRICS, CLIENTS = "metrics.jsonl", "clients.jsonl"  # these and the journal grow by one record per round
 SUMS = "SHA256SUMS"
 
 
@@ -55,11 +55,11 @@ class RunDirectory:
 
     def __init__(self, path: Path, config: RunConfig, facts: Mapping[str, Any]) -> None:
         self.path = path
-        self._config, self._facts = config, facts  # the facts stand in every checkpoint
+        self._config, self._facts = config, facts  # every checkpoint has the facts
         self._lock = _lock(path)
         self._files = {name: GrowingFile(path / name) for name in (METRICS, CLIENTS, JOURNAL)}
         self._writer = checkpoint.Writer(path / CHECKPOINTS)
-        self._last: Mapping[str, Any] = {}  # the line of clients.jsonl that was written last
+        self._last: Mapping[str, Any] = {}  # the last written line of clients.jsonl
 
     @classmethod
     def create(
@@ -70,19 +70,19 @@ class RunDirectory:
         claim(path)
         if description is not None:
             write_whole(path / PARTITION, json.dumps(to_json(description)) + "\n")
-        write_whole(path / CONFIG, to_toml(config))  # where it is, there is a run that can be continued
+        write_whole(path / CONFIG, to_toml(config))  # if it exists, the run can be resumed
         return cls(path, config, facts or {})
 
     @classmethod
     def reopen(cls, config: RunConfig, facts: Mapping[str, Any]) -> "RunDirectory":
-        """Go on with the run in `config.out`."""
+        """Continue the run in `config.out`."""
         try:
             return cls(Path(config.out or "."), config, facts)
         except OSError as error:
             raise InputError(f"{config.out}: cannot go on there: {error.strerror}") from None
 
     def add(self, line: Mapping[str, Any], clients: Mapping[str, Any], result: Round | None = None) -> None:
-        """Append what is known of a round."""
+        """Append the results of a round."""
         self._append(METRICS, json.dumps(line, allow_nan=False).encode() + b"\n")
         self._append(CLIENTS, json.dumps(clients, allow_nan=False).encode() + b"\n")
         self._last = clients
@@ -95,9 +95,9 @@ class RunDirectory:
         return bool(every) and (round % every == 0 or round == self._config.rounds)
 
     def keep(self, round: int, state: checkpoint.Tree, facts: Mapping[str, Any], durable: bool = False) -> None:
-        """Keep the state after a round, facts about it, and where the files stand by now.
+        """Save the state after a round, facts about it, and the marks of the files.
 
-        durable: wait until it is on the disk.
+        durable: wait until it is on disk.
         """
         files = {name: file.mark() for name, file in self._files.items()}
         facts = {**self._facts, **facts, "files": files}
@@ -106,9 +106,9 @@ class RunDirectory:
             self._writer.wait()
 
     def rewind(self, found: checkpoint.Checkpoint | None) -> list[dict[str, Any]]:
-        """Cut the files back to what they were when a checkpoint was made; returns the lines left in metrics.jsonl.
+        """Truncate the files to their marks in a checkpoint; returns the remaining lines of metrics.jsonl.
 
-        A file whose bytes up to there are not those that were written is refused.
+        A file whose bytes up to its mark have changed is refused.
         """
         then: Mapping[str, Mark] = {} if found is None else found.facts["files"]
         marks = {name: then.get(name, EMPTY) for name in self._files}
@@ -121,9 +121,9 @@ class RunDirectory:
     def finish(
         self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any], trained: TrainedModels
     ) -> None:
-        """Write the rest; the record comes last, because it says that all of it is there.
+        """Write the remaining files; the record comes last, because it marks the run as complete.
 
-        lines: of metrics.jsonl; made: what the run was made with.
+        lines: of metrics.jsonl; made: the origin of the run.
         """
         self._writer.wait()
         self._sync()
@@ -137,7 +137,7 @@ class RunDirectory:
         tidy(self.path)
 
     def _content(self, lines: Sequence[Line], summary: Mapping[str, Any], made: Mapping[str, Any]) -> content.Content:
-        """record.json, from what was written."""
+        """record.json, from the written files."""
         partition = checks.read_partition(self.path / PARTITION)
         groups = None if partition is None else partition.groups
         found = findings.of_run(lines, partition, stopped=summary.get("stopped"))
@@ -179,13 +179,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_record(path: Path) -> content.Content | None:
-    """The content of record.json in a run directory; None where the run is not finished."""
+    """The content of record.json in a run directory; None if the run is not finished."""
     text = checks.contents(path / RECORD)
     return None if text is None else checks.check_record(path / RECORD, checks.parse(path / RECORD, text))
 
 
 def check_sums(path: Path) -> None:
-    """Raise where a file of a finished run is not what was written."""
+    """Raise if a file of a finished run has changed."""
     try:
         pairs = [line.split("  ", 1) for line in (path / SUMS).read_text(encoding="utf-8").splitlines()]
         sums = {name: own for own, name in pairs}
@@ -198,7 +198,7 @@ def check_sums(path: Path) -> None:
 
 
 def read_models(path: Path) -> TrainedModels:
-    """The trained models in the directory of a finished run, or of an adapted model, if they are what was written."""
+    """The trained models in the directory of a finished run, or of an adapted model, with checked sums."""
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; must be that of a finished run")
     if several := members(path):
@@ -212,44 +212,44 @@ def read_models(path: Path) -> TrainedModels:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a finished run has no more use for: the journal of weights and the checkpoints."""
+    """Remove files that a finished run no longer needs: the journal of weights and the checkpoints."""
     (path / JOURNAL).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
 
 
 def unfinished(path: Path) -> bool:
-    """Whether a directory holds a run, or several, with which `feddwa resume` can go on."""
+    """Whether a directory holds one or several runs that `feddwa resume` can continue."""
     if several := members(path):
         return not all((own / RECORD).exists() for own in several)
     return (path / CONFIG).exists() and not (path / RECORD).exists()
 
 
 def busy(path: Path) -> bool:
-    """Whether a process is at work on the run in a directory."""
+    """Whether a process is working on the run in a directory."""
     try:
         _lock(path).close()
     except InputError:
         return True
-    except OSError:  # there is no run, or none that this process may write
+    except OSError:  # no run, or not writable by this process
         return False
     return False
 
 
 def default_path(*names: str) -> Path:
-    """A directory that does not exist yet: runs/<time>-<names>, numbered where that is taken."""
-    slugs = [re.sub(r"[^\w.]+", "-", Path(label(name)).name) for name in names]  # own data have a path for a name
+    """A directory that does not exist yet: runs/<time>-<names>, with a number if taken."""
+    slugs = [re.sub(r"[^\w.]+", "-", Path(label(name)).name) for name in names]  # the name of own data is a path
     first = "-".join(["runs/" + time.strftime("%Y%m%d-%H%M%S"), *slugs])
     names_to_try = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(path for path in map(Path, names_to_try) if not path.exists())
 
 
 def claim(path: Path) -> None:
-    """Make an empty directory for a run, or say why that cannot be."""
+    """Make an empty directory for a run; raises InputError if that is impossible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if unfinished(path):
             raise InputError(f"--out {path}: has an unfinished run; `feddwa resume {path}` continues it")
-        leftovers = (".probe", PARTITION, f"{PARTITION}.part", f"{CONFIG}.part")  # of a run killed as it began
+        leftovers = (".probe", PARTITION, f"{PARTITION}.part", f"{CONFIG}.part")  # of a run killed at its start
         if any(entry.name not in leftovers for entry in path.iterdir()):
             raise InputError(f"--out {path}: is not empty; give a new directory, or remove it first")
         probe = path / ".probe"
@@ -260,7 +260,7 @@ def claim(path: Path) -> None:
 
 
 def check_free(out: str | None) -> None:
-    """Raise what `claim` would raise, and leave no trace: so that nobody waits for data and is then refused."""
+    """Raise the errors of `claim` without leaving files, before data are loaded."""
     if out is None:
         return
     path = Path(out)
@@ -274,7 +274,7 @@ def check_free(out: str | None) -> None:
 
 
 def _lock(path: Path) -> IO[bytes]:
-    """Nobody else writes here until the file is closed; the system closes it when a process is killed."""
+    """Lock the directory until the file is closed; the system closes it when a process is killed."""
     file = (path / CONFIG).open("rb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,10 @@
-"""Published results: a folder with a JSONL file per dataset, a line per cell and seed, found by what was run.
+"""Published results: a folder with a JSONL file per dataset, a line per cell and seed, indexed by settings.
 
-FOLDER/cifar10.jsonl     lines sorted by cell and seed
-FOLDER/.work/            results that are not in their file yet, a file each, and the run directories that are at work
+    FOLDER/cifar10.jsonl     lines sorted by cell and seed
+    FOLDER/.work/            results not yet in their file, one file each, and the directories of unfinished runs
 
-A result counts only while every setting in it is still what a configuration resolves to. Whoever changes what a default
-does removes the lines that it made stale.
+A result is valid only while all its settings equal those that a configuration resolves to. A change of a default must
+remove the lines that it makes stale.
 """
 
 import fcntl
@@ -31,10 +31,10 @@ class Store:
         self.folder = folder
         self._contents: dict[str, dict[Key, Content]] = {}  # by dataset
         self._records: dict[Key, Record] = {}
-        self._known: dict[RunConfig, tuple[str, dict[str, Any]]] = {}  # cell and settings, which take a while to make
+        self._known: dict[RunConfig, tuple[str, dict[str, Any]]] = {}  # cache of cells and settings
 
     def find(self, config: RunConfig, seed: int) -> Record | None:
-        """The result of a cell and a seed, if it is there and made with these very settings."""
+        """The result of a cell and a seed, if it exists with exactly these settings."""
         (cell, settings), dataset = self._identity(config), label(config.dataset)
         key = (cell, seed)
         found = self._of(dataset).get(key)
@@ -45,23 +45,23 @@ class Store:
         return self._records[key]
 
     def all(self, config: RunConfig) -> dict[int, Record]:
-        """The results of a cell by seed, whatever seeds there are."""
+        """All results of a cell, by seed."""
         cell, _ = self._identity(config)
         seeds = sorted(seed for name, seed in self._of(label(config.dataset)) if name == cell)
         found = {seed: self.find(config, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
 
     def missing(self, config: RunConfig, seeds: Iterable[int], series: str = "before.all") -> tuple[int, ...]:
-        """The seeds that are still to be run: those without a result, or without this series in it."""
+        """The seeds still to run: those without a result, or without this series in it."""
         found = self.all(config)
         return tuple(seed for seed in seeds if seed not in found or series not in found[seed].series)
 
     def work(self, config: RunConfig) -> Path:
-        """The run directory of a run that is not finished."""
+        """The directory of an unfinished run."""
         return self._work / f"{self._identity(config)[0]}-s{config.seed}"
 
     def save(self, found: Content) -> Path:
-        """Write a result beside the files, whole or not at all; `merge` puts it into its file."""
+        """Write a result atomically next to the files; `merge` puts it into its file."""
         self._work.mkdir(parents=True, exist_ok=True)
         path = self._work / f"{found['cell']}-s{found['seed']}.json"
         write_whole(path, _line(found))
@@ -70,7 +70,7 @@ class Store:
         return path
 
     def merge(self) -> list[Path]:
-        """Put what was saved into the files, in the place of older results of the same runs; the files that changed."""
+        """Put saved results into the files, replacing older results of the same runs; returns the changed files."""
         with self._locked():
             saved = [(path, self._parse(path, path.read_bytes())) for path in sorted(self._work.glob("*.json"))]
             datasets = list(dict.fromkeys(label(found["config"]["dataset"]) for _, found in saved))
@@ -83,7 +83,7 @@ class Store:
         return [self.file(dataset) for dataset in datasets]
 
     def write(self, dataset: str, found: Iterable[Content]) -> None:
-        """The file of a dataset, anew."""
+        """Rewrite the file of a dataset."""
         write_whole(self.file(dataset), "".join(_line(each) for each in sorted(found, key=_key)))
 
     def file(self, dataset: str) -> Path:
@@ -101,7 +101,7 @@ class Store:
         return self.folder / ".work"
 
     def _of(self, dataset: str) -> dict[Key, Content]:
-        """All results of a dataset, those that are not in its file yet included."""
+        """All results of a dataset, including those not yet in its file."""
         if dataset not in self._contents:
             saved = (self._parse(path, path.read_bytes()) for path in self._work.glob("*.json"))
             own = {_key(found): found for found in saved if label(found["config"]["dataset"]) == dataset}

@@ -1,4 +1,4 @@
-"""What a run came to, from its lines of metrics.jsonl: series by round, and the best, last and mean of the last ten."""
+"""The summary of a run, from its lines of metrics.jsonl: series by round, and best, last and recent values."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 
 from feddwa.results.metrics import Line
 
-SERIES = ("before", "after", "validation", "validation_after", "central", "triggered")  # of accuracies, in a line
+SERIES = ("before", "after", "validation", "validation_after", "central", "triggered")  # series of accuracies in a line
 NOTHING = {"best": None, "best_round": None, "last": None, "mean_last_10": None}
 
 
@@ -22,12 +22,13 @@ def series(lines: Sequence[Line]) -> dict[str, list[float | None]]:
 
 
 def evaluated(lines: Sequence[Line]) -> Sequence[Line]:
-    """The lines of rounds in which somebody was evaluated; all of them where nobody ever was."""
+    """The lines of rounds with an evaluation; all lines if there was none."""
     return [line for line in lines if line.get("evaluated") != 0] or lines
 
 
 def summarise(lines: Sequence[Line]) -> dict[str, Any]:
-    """Best, last and mean of the last ten of every series; on top the headline: all clients, unweighted, before.
+    """Best, last and mean of the last ten of every series; first the headline: all clients, unweighted, before
+    training.
 
     `best_round` is the round after which the models were best; 0 = the models before the first round.
     """
@@ -40,26 +41,26 @@ def summarise(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def summarise_loss(lines: Sequence[Line]) -> dict[str, Any]:
-    """The same of the loss before training, mean over all clients; the best is the smallest."""
+    """The same for the loss before training, mean over all clients; the best is the smallest."""
     lines = evaluated(lines)
     upside_down = milestones([_minus(line["loss_before"]) for line in lines], [line["round"] - 1 for line in lines])
     return {key: value if key == "best_round" else _minus(value) for key, value in upside_down.items()}
 
 
 def validation_score(line: Line) -> float | None:
-    """What models are chosen by, the larger the better: accuracy on held-out data, or less their loss without one.
+    """The score by which models are chosen, larger is better: validation accuracy, or the negative loss without one.
 
-    Mean over clients, unweighted, of the models from before the line's round.
+    Mean over clients, unweighted, of the models before the line's round.
     """
     accuracy = line.get("validation", {}).get("all")
     return accuracy if accuracy is not None else _minus(line.get("loss_validation"))
 
 
 def summarise_validation(lines: Sequence[Line]) -> dict[str, Any]:
-    """Best, last and mean of the last ten on held-out data, by accuracy, or by loss where there is none.
+    """Best, last and mean of the last ten on held-out data, by accuracy, or by loss if there is none.
 
-    "test_at_best": the test accuracy (loss) of all clients after the round that validation data would choose, which,
-    other than the best test accuracy, nobody has looked for among the test data.
+    "test_at_best": the test accuracy (loss) of all clients after the round that validation data would choose. Unlike
+    the best test accuracy, it is not selected on test data.
     """
     by_accuracy = any(line.get("validation", {}).get("all") is not None for line in lines)
     tried = evaluated(lines)
@@ -84,9 +85,9 @@ def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, list[float | Non
 
 
 def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
-    """Of every metric, before training: the last, the mean of the last ten, and the highest and lowest of all rounds.
+    """For every metric, before training: the last, the mean of the last ten, and the highest and lowest of all rounds.
 
-    Which of these is the best is the metric's own affair.
+    Which of these is best depends on the metric.
     """
     lines = evaluated(lines)
     found = {}
@@ -99,7 +100,7 @@ def summarise_metrics(lines: Sequence[Line]) -> dict[str, dict[str, float | None
 
 
 def summary(names: Line, lines: Sequence[Line], device: torch.device) -> dict[str, Any]:
-    """What a run came to, for people; names: what stands before it."""
+    """The summary of a run; names: its first entries."""
     rounds = [line for line in lines if "participants" in line]
     costs = {f"{name}_per_client_round": name for name in ("bytes_up", "bytes_down", "flops")}
     costs["server_flops_per_round"] = "server_flops"
@@ -123,7 +124,7 @@ def seconds_of(line: Line) -> float:
 
 
 def summarise_missing(lines: Sequence[Line]) -> dict[str, int]:
-    """How many updates did not count, by reason, over all rounds."""
+    """Number of unused updates, by reason, over all rounds."""
     return dict(Counter(why for line in lines for why, clients in line.get("missing", {}).items() for _ in clients))
 
 

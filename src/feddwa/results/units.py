@@ -1,4 +1,4 @@
-"""Numbers with units, as people read them."""
+"""Numbers with units, human-readable."""
 
 
 def human_bytes(count: float) -> str:

@@ -1,11 +1,11 @@
-"""P of every round on disk: a journal that grows by a record a round, and the file that it becomes in the end.
+"""P of every round on disk: a journal with one record per round, and the final file.
 
-weights.journal       while the run continues. A record a round, little-endian: the round and m (int64), the cohort
-                      (m int64), P (m x m float32)
-weights.safetensors   of a finished run: "weights/0001" = P of round 1, "cohort/0001" = its clients
+    weights.journal       during the run. One record per round, little-endian: the round and m (int64), the cohort
+                          (m int64), P (m x m float32)
+    weights.safetensors   of a finished run: "weights/0001" = P of round 1, "cohort/0001" = its clients
 
-P of 1,000 clients has 4 MB a round, so neither file is ever in memory as a whole: a round is appended when it ends, the
-journal becomes the other file piece by piece, and `StoredWeights` reads a round from the disk when it is asked for.
+P of 1,000 clients has 4 MB per round, so neither file is ever in memory as a whole: each round is appended at its end,
+the journal is converted block by block, and `StoredWeights` reads a round from disk on access.
 """
 
 import json
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where the numbers of one round are in a file."""
+    """The position of a round's numbers in a file."""
 
     round: int
     clients: int  # m
@@ -48,15 +48,15 @@ class Extent(NamedTuple):
 
 
 class StoredWeights(Sequence[Weights]):
-    """P of every round of a run, in the order of rounds, read from the disk and checked at each access."""
+    """P of every round of a run, in order, read from disk and checked on each access."""
 
     def __init__(self, path: Path, extents: Sequence[Extent], clients: int | None = None) -> None:
-        """clients: how many the run has, where that is known."""
+        """clients: the run's number of clients, if known."""
         self.path, self._extents, self._clients = path, extents, clients
 
     @property
     def rounds(self) -> list[int]:
-        """The number of each round; one in which nobody took part has no P."""
+        """The number of each round; rounds without participants have no P."""
         return [extent.round for extent in self._extents]
 
     def __len__(self) -> int:
@@ -94,15 +94,15 @@ class StoredWeights(Sequence[Weights]):
 
 
 def journal_record(round: int, cohort: Tensor, weights: Tensor) -> bytes:
-    """A round as the journal has it. cohort: (m,); weights: (m, m), any type and device."""
+    """A round's record in the journal. cohort: (m,); weights: (m, m), any type and device."""
     ids, matrix = cohort.cpu().numpy(), weights.detach().cpu().float().numpy()
     return HEAD.pack(round, len(ids)) + ids.astype(CLIENT).tobytes() + matrix.astype(WEIGHT, copy=False).tobytes()
 
 
 def read(folder: Path, clients: int | None = None) -> StoredWeights:
-    """The weights in a run directory, finished or not; clients: how many the run has, where that is known.
+    """The weights in a run directory, finished or not; clients: the run's number of clients, if known.
 
-    A run that ends at this moment has weights.safetensors before it removes the journal.
+    A finishing run writes weights.safetensors before it removes the journal.
     """
     names = (JOURNAL, WEIGHTS)
     for path in (folder / name for name in names):
@@ -117,7 +117,7 @@ def read(folder: Path, clients: int | None = None) -> StoredWeights:
 
 
 def journal_extents(path: Path) -> list[Extent]:
-    """The records of a journal; a last one that is half-written does not count."""
+    """The records of a journal; an incomplete last one is ignored."""
     extents: list[Extent] = []
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -135,7 +135,7 @@ def journal_extents(path: Path) -> list[Extent]:
 
 
 def as_safetensors(journal: Path) -> Iterator[bytes]:
-    """The content of weights.safetensors for a journal, in pieces of one round at most.
+    """The content of weights.safetensors from a journal, in blocks of at most one round.
 
     Cohorts come first, so that every tensor begins at a multiple of its item size.
     """

@@ -1,4 +1,4 @@
-"""A model for a newcomer: a client that was not in the run and brings some data of its own."""
+"""A model for a newcomer: a client that was not in the run and has some data."""
 
 import dataclasses
 import json
@@ -33,16 +33,16 @@ FACTS = "adapt.json"
 
 @dataclass(frozen=True)
 class Adapted:
-    """A newcomer's model and what it gained, on the part of its data that no training has seen."""
+    """A newcomer's model and its gain, on the part of its data that no training has used."""
 
     trained: TrainedModels  # one client
     how: str
-    weights: dict[str, float]  # client -> its share in the model that the newcomer started from, largest first
+    weights: dict[str, float]  # client -> its share in the newcomer's initial model, largest first
     epochs: int
     scores: dict[str, Scores]  # (1,) each: "alone", "mean" and "adapted"
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The facts as JSON values."""
         results = {
             name: {"accuracy": percent(own.accuracy.tolist())[0], "loss": finite(own.loss.tolist())[0]}
             for name, own in self.scores.items()
@@ -52,7 +52,7 @@ class Adapted:
         return {"how": self.how, "epochs": self.epochs, **sizes, "results": results, "weights": self.weights}
 
     def write(self, folder: Path) -> Path:
-        """Write the model, as a run directory holds it and exported, and the facts; the exported file."""
+        """Write the model, as in a run directory and exported, and the facts; returns the exported file."""
         runs.claim(folder)
         store.write(folder, self.trained)
         name = self.trained.card.clients[0]
@@ -67,12 +67,12 @@ def adapt(
 ) -> Adapted:
     """A model for the newcomer `name` from the models of a run with this configuration.
 
-    epochs: of the newcomer's training data, for the adapted model as for the one that is trained alone. held_out: share
-    of the samples, evenly over classes, that is used for nothing but the final accuracies.
+    epochs: of the newcomer's training data, for the adapted model and the one trained alone. held_out: share of the
+    samples, stratified by class, used for the final accuracies alone.
     """
     require(epochs >= 1, "--epochs", epochs, "at least 1")
     require(0 < held_out < 1, "--held-out", held_out, "above 0 and below 1")
-    require(samples.y is not None, "--data", name, "samples with labels, of which some train and some test the model")
+    require(samples.y is not None, "--data", name, "samples with labels, for training and testing")
     algorithm, task = config.make_algorithm(), _task(trained, samples, name, held_out, config.in_time)
     engine, trainer = _training(config, trained, task)
     initial = _initial(config, task, engine)
@@ -95,7 +95,7 @@ def adapt(
 
 
 def _task(trained: TrainedModels, samples: Samples, name: str, held_out: float, in_time: bool) -> Task:
-    """The newcomer's data as those of the only client, a share of them, or the last ones, to test."""
+    """The newcomer's data as those of the only client, with a share of them, or the last ones, for testing."""
     card, y = trained.card, samples.y
     assert y is not None
     require(len(y) >= 5, "--data", f"{len(y)} samples", "at least 5: four to train on, one to test")
@@ -116,7 +116,7 @@ def _training(config: RunConfig, trained: TrainedModels, task: Task) -> tuple[En
 
 
 def _initial(config: RunConfig, task: Task, engine: Engine) -> tuple[Stack, Memory]:
-    """The model (1, *shape) that every client of the run started from."""
+    """The initial model (1, *shape) of every client of the run."""
     start = dataclasses.replace(engine, module=build.make_network(config, task.dataset))
     model, buffers = start.initial()
     return repeat(model, 1), {"buffers": repeat(buffers, 1)}

@@ -1,9 +1,10 @@
-"""How much the models and messages of a run tell of its clients' training data: a measurement, not a bound.
+"""Measure how much a run's models and messages reveal about its clients' training data: a measurement, not a bound.
 
-loss         a sample is taken for a training sample the smaller its loss by the client's model is
-reference    the same of the loss less its mean by other clients' models, which have not seen the sample: samples
-             that are easy for everybody tell nothing (after LiRA, Carlini et al., 2022, without shadow models)
-label counts the correlation of the update of the head's bias in round 1 with the client's numbers of labels
+loss          the smaller a sample's loss by the client's model, the likelier it is a training sample
+reference     the same for the loss minus its mean by other clients' models, which have not seen the sample:
+              samples that are easy for all models reveal nothing (after LiRA, Carlini et al., 2022, without
+              shadow models)
+label counts  the correlation of the update of the head's bias in round 1 with the client's numbers of labels
 """
 
 from collections.abc import Mapping
@@ -18,15 +19,15 @@ from feddwa.engine.sequential import losses_one_by_one
 from feddwa.federation import Federation
 from feddwa.trained.store import TrainedModels
 
-REFERENCES = 8  # other clients whose models are asked, the next ones by number
-LOW = 0.01  # false positive rate at which the true positive rate is told
+REFERENCES = 8  # number of other clients' models, the next ones by number
+LOW = 0.01  # false positive rate at which the true positive rate is reported
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What one attack reaches."""
+    """The success of one attack."""
 
-    areas: list[float]  # under the ROC curve, of every client: 0.5 is guessing
+    areas: list[float]  # area under the ROC curve, per client: 0.5 is guessing
     at_low: float  # true positive rate at LOW, over all clients' samples together
 
     @property
@@ -36,7 +37,7 @@ class Attack:
 
 
 def area(members: np.ndarray, others: np.ndarray) -> float:
-    """The chance that a member's score is above another's, ties by half."""
+    """The probability that a member's score exceeds another's, counting ties as half."""
     order = np.sort(others)
     below, to = (np.searchsorted(order, members, side) for side in ("left", "right"))
     return float((below + to).mean() / (2 * len(others)))
@@ -76,11 +77,11 @@ def _losses(engine: Engine, client: int, split: str, modules: list[torch.nn.Modu
 
 
 def label_correlation(federation: Federation) -> float | None:
-    """The mean over clients of the correlation of what the first upload says of the head's bias with label counts.
+    """The mean over clients of the correlation between the first update of the head's bias and the label counts.
 
-    None where the server does not see a client's bias, or targets are no classes. federation: before round 1.
+    None if the server does not see a client's bias, or targets are not classes. federation: before round 1.
     """
-    side, everybody = federation.server_side, federation.everybody()
+    side, everybody = federation.server_side, federation.all_clients()
     counts = federation.engine.data.label_counts()
     download = side.download(federation.server, everybody)
     upload, _, _ = federation.client_side.train(everybody.ids, 1, download, federation.memory)

@@ -1,4 +1,4 @@
-"""model.json: all that has to be known about the models of a run to use them where the data are not at hand."""
+"""model.json: the facts needed to use a run's models without its data."""
 
 import dataclasses
 import json
@@ -14,53 +14,53 @@ from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError, shown
 
 VERSION = 3
-BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry for each client
+BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry per client
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Facts about the models of a run; of a model that was exported, about this one: lists by client have one entry."""
+    """Facts about a run's models; in an exported model's card, lists by client have one entry."""
 
     network: str  # as --model takes it, without the file behind @: all parameters are stored
-    arguments: tuple[str, ...]  # of its constructor, KEY=VALUE
-    inputs: dict[str, Any]  # what a sample is: `feddwa.data.inputs.Inputs` as JSON
+    arguments: tuple[str, ...]  # constructor arguments, KEY=VALUE
+    inputs: dict[str, Any]  # description of a sample: `feddwa.data.inputs.Inputs` as JSON
     samples: dict[str, str]  # type of raw samples: uint8 (pixels), float32 (features), int64 (tokens); input -> type
-    outputs: int  # what the network was made for: classes, or the numbers that it predicts
-    classes: int  # 0 where targets are not classes
+    outputs: int  # number of outputs: classes, or predicted numbers
+    classes: int  # 0 if targets are not classes
     class_names: tuple[str, ...]
     dtype: str  # of parameters
     mean: tuple[float, ...]  # of the normalisation, per channel or feature; pixels are divided by 255 first
     std: tuple[float, ...]
-    scale: Any  # the same in one step: raw * scale + shift is the network's input; nested lists, None = as it is
+    scale: Any  # the same in one step: the network's input is raw * scale + shift; nested lists, None = unchanged
     shift: Any
-    form: dict[str, Any] | None  # how files become samples, where the data came from files
+    form: dict[str, Any] | None  # how files become samples, if the data came from files
     algorithm: str
-    evaluated: str  # which model the accuracies are about: it is the one that is stored
+    evaluated: str  # the evaluated model, which is the stored one
     clients: tuple[str, ...]  # names
     train_samples: tuple[int, ...]  # by client
     test_samples: tuple[int, ...]
     accuracy: tuple[float | None, ...]  # percent, on the client's test samples
     loss: tuple[float | None, ...]
-    layers: dict[str, str] | None  # hyper-parameters of the algorithm, which adds layers to the network; None: none
+    layers: dict[str, str] | None  # hyper-parameters of an algorithm that adds layers to the network; None: none
     adapter: tuple[str, ...] | None  # --adapter-arg of the low-rank additions to its layers; None: none
-    missing: str = ""  # why no models are stored, where none are
-    run: dict[str, Any] = field(default_factory=dict)  # what the run was made of: `provenance`; {} of one model
+    missing: str = ""  # reason why no models are stored, if so
+    run: dict[str, Any] = field(default_factory=dict)  # origin of the run: `provenance`; {} for one model
 
     @property
     def sample(self) -> Inputs:
-        """What a sample is."""
+        """The description of a sample."""
         return Inputs.from_json(self.inputs)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Input -> its shape in one raw sample; the only one of a network is named "0"."""
+        """Input -> its shape in one raw sample; a network's only input is named "0"."""
         return {name: part.shape for name, part in (self.sample.parts or {"0": self.sample}).items()}
 
     def client(self, name: str | int) -> int:
-        """The number of a client that is given by its name or number; of a text that may be both, it is the name."""
+        """The number of a client from its name or number; a text that may be both is a name."""
         if isinstance(name, str) and name in self.clients:
             return self.clients.index(name)
-        numbers_are_names = all(map(str.isdecimal, self.clients))  # where clients are held out, places are others
+        numbers_are_names = all(map(str.isdecimal, self.clients))  # held-out clients shift the positions
         by_place = isinstance(name, int) or (name.isdecimal() and not numbers_are_names)
         number = int(name) if by_place else -1
         if not 0 <= number < len(self.clients):
@@ -78,18 +78,18 @@ class ModelCard:
         return dataclasses.replace(self, run={}, **own)
 
     def class_name(self, number: int) -> str:
-        """The name of a class, its number where it has none."""
+        """The name of a class, or its number if it has none."""
         return self.class_names[number] if number < len(self.class_names) else str(number)
 
     def to_text(self) -> str:
-        """As JSON, a key a line."""
+        """The card as JSON, one key per line."""
         values = {"version": VERSION, **dataclasses.asdict(self)}
         lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def from_text(text: str | bytes, path: Path) -> ModelCard:
-    """The card in a JSON text; path: of the file that errors name."""
+    """The card in a JSON text; path: the file named in errors."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def from_text(text: str | bytes, path: Path) -> ModelCard:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON can stand for a type of a field."""
+    """Whether a JSON value is valid for a field's type."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True
@@ -122,7 +122,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def percent(shares: Iterable[float]) -> tuple[float | None, ...]:
-    """Shares as percent; None where there is none."""
+    """Shares as percent; None for NaN."""
     return tuple(100 * share if math.isfinite(share) else None for share in shares)
 
 
@@ -132,6 +132,6 @@ def finite(values: Iterable[float]) -> tuple[float | None, ...]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in JSON's types."""
+    """The values in JSON's types."""
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found

@@ -28,19 +28,19 @@ from feddwa.trained.store import TrainedModels
 Format = Literal["safetensors", "torch-export", "onnx", "peft"]
 SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}  # peft: a folder
 INDEX = "index.json"
-COMMON = (  # fields of the card that stand in the index
+COMMON = (  # fields of the card that the index repeats
     "network", "arguments", "inputs", "samples", "classes", "class_names", "dtype", "mean", "std", "algorithm",
     "evaluated",
 )  # fmt: skip
-AT_ONCE = 1024  # samples that go through a model together
+AT_ONCE = 1024  # samples per batch
 
 
 class Deployed(nn.Module):
-    """A trained network with its normalisation before it: raw samples in, scores out.
+    """A trained network preceded by its normalisation: raw samples in, scores out.
 
-    Raw samples are as the data have them: (n, C, H, W) bytes of pixels, (n, features) numbers, (n, length) token ids.
-    Several inputs are so many arguments, in the order of the data.
-    Scores (n, outputs) are the network's outputs; softmax makes probabilities of those of a classifier.
+    Raw samples have the data's form: (n, C, H, W) bytes of pixels, (n, features) numbers, (n, length) token ids.
+    Several inputs are separate arguments, in the order of the data. Scores (n, outputs) are the network's outputs;
+    softmax turns a classifier's into probabilities.
     """
 
     scale: Tensor | None
@@ -49,7 +49,7 @@ class Deployed(nn.Module):
     def __init__(self, network: nn.Module, card: ModelCard) -> None:
         super().__init__()
         self.network, self.dtype = network, getattr(torch, card.dtype)
-        self.inputs = tuple(card.sample.parts)  # names of several inputs
+        self.inputs = tuple(card.sample.parts)  # names, if there are several inputs
         for name, values in (("scale", card.scale), ("shift", card.shift)):
             self.register_buffer(
                 name, None if values is None else torch.tensor(values, dtype=torch.float64).to(self.dtype)
@@ -79,9 +79,9 @@ def predict(trained: TrainedModels, client: str | int, x: Any) -> Tensor:
 
 
 def raw_samples(card: ModelCard, x: Any) -> list[Tensor]:
-    """Arrays or tensors as raw samples of the model, one for each of its inputs; raises where they cannot be.
+    """Arrays or tensors as raw samples of the model, one for each of its inputs; raises if they do not fit.
 
-    x: of several inputs a mapping, a tuple or a structured array, as the training data were given.
+    x: for several inputs a mapping, a tuple or a structured array, in the form of the training data.
     """
     names = tuple(card.sample.parts)
     if not names:
@@ -94,7 +94,7 @@ def raw_samples(card: ModelCard, x: Any) -> list[Tensor]:
 
 
 def _raw(what: str, x: Any, shape: tuple[int, ...], kind: str) -> Tensor:
-    """(n, *shape) of one input, of the type that the training data have."""
+    """(n, *shape) of one input, in the type of the training data."""
     array = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
     wanted = f"(n, {', '.join(map(str, shape))})"
     fits = array.ndim == 1 + len(shape) and array.shape[1:] == shape and len(array) > 0
@@ -107,11 +107,11 @@ def _raw(what: str, x: Any, shape: tuple[int, ...], kind: str) -> Tensor:
 
 
 def export(trained: TrainedModels, client: str | int, path: Path, form: Format = "safetensors") -> None:
-    """Write a client's model to a file, whole or not at all.
+    """Write a client's model to a file, atomically.
 
-    safetensors holds the network's parameters, which `--model NAME@FILE` takes, and the card in its metadata. The other
-    two are whole programs from raw samples to scores, for any number of samples. peft: the adapter and the frozen base,
-    into a folder; of the others, adapters are merged into the layers that they add to.
+    safetensors holds the network's parameters, for `--model NAME@FILE`, and the card in its metadata. torch-export and
+    onnx are whole programs from raw samples to scores, for any number of samples. peft: a folder with the adapter and
+    the frozen base; the other formats merge adapters into their layers.
     """
     _write(trained, trained.card.client(client), path, form)
     if form == "peft":
@@ -119,7 +119,7 @@ def export(trained: TrainedModels, client: str | int, path: Path, form: Format =
 
 
 def _write(trained: TrainedModels, client: int, path: Path, form: Format) -> None:
-    """Write what is a client's own."""
+    """Write the client's own files."""
     if form == "peft":
         peft.write(trained, client, path)
     else:
@@ -129,9 +129,9 @@ def _write(trained: TrainedModels, client: int, path: Path, form: Format) -> Non
 
 
 def format_of(form: Format | None, path: Path, single: bool = True) -> Format:
-    """The format of a file: the one given, else that of its name, else safetensors; refused where the two differ.
+    """The format of a file: the given one, else that of its suffix, else safetensors; raises if the two differ.
 
-    single: whether the path is that of one file, not of a folder.
+    single: whether the path is a single file, not a folder.
     """
     named = next((each for each, suffix in SUFFIXES.items() if path.suffix == suffix), None)
     if single and path.suffix and not (form or named):
@@ -143,7 +143,7 @@ def format_of(form: Format | None, path: Path, single: bool = True) -> Format:
 
 
 def export_all(trained: TrainedModels, folder: Path, form: Format = "safetensors") -> list[Path]:
-    """Write every client's model into a folder, and index.json, which tells whose they are; for peft the base, once."""
+    """Write every client's model into a folder, and index.json with their clients; for peft the base once."""
     card, entries, paths = trained.card, [], []
     for number, name in enumerate(card.clients):
         paths.append(folder / file_name(card, number, form))
@@ -162,14 +162,14 @@ def export_all(trained: TrainedModels, folder: Path, form: Format = "safetensors
 
 
 def file_name(card: ModelCard, client: int, form: Format) -> str:
-    """A name of letters, digits, dots and dashes that no other client's file has, whatever clients are called."""
+    """A unique name of letters, digits, dots and dashes for a client's file."""
     width, plain = len(str(len(card.clients) - 1)), plain_name(card.clients[client])
     named = plain not in ("", str(client))
     return f"{client:0{width}d}{f'-{plain}' if named else ''}{SUFFIXES.get(form, '')}"
 
 
 def plain_name(name: str) -> str:
-    """A client's name as a part of a file's name; several may be alike, or empty."""
+    """A client's name as part of a file name; may be empty or not unique."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
 
 
@@ -225,7 +225,7 @@ WRITERS: dict[Format, Callable[[TrainedModels, int], bytes]] = {
 
 
 def _example(card: ModelCard) -> tuple[Tensor, ...]:
-    """Two samples: of one, torch.export would conclude that there is always one."""
+    """Two samples: from one, torch.export would conclude that there is always one."""
     shapes = card.shapes.items()
     return tuple(torch.zeros(2, *shape, dtype=getattr(torch, card.samples[name])) for name, shape in shapes)
 
@@ -236,10 +236,10 @@ def _any_number(card: ModelCard) -> dict[str, Any]:
 
 
 def _traced(trace: Callable[[], Any]) -> Any:
-    """What torch makes of a module; in one line where it cannot."""
+    """torch's program of a module; a one-line error if that fails."""
     try:
         return trace()
-    except Exception as error:  # torch raises what it likes
+    except Exception as error:  # torch raises exceptions of many types
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
             f"--format: torch cannot export this network: {one_line(shown(first))}; --format safetensors always works"
@@ -247,7 +247,7 @@ def _traced(trace: Callable[[], Any]) -> Any:
 
 
 class _Quiet(warnings.catch_warnings):
-    """Without torch's warnings and log about its own export."""
+    """Suppress torch's warnings and log about its own export."""
 
     def __enter__(self) -> Any:
         found = super().__enter__()

@@ -1,8 +1,8 @@
-"""Clients that were not in a run and are served by it: a newcomer's trainer, and the protocol of --holdout-clients.
+"""Newcomers: clients that were not in a run. Their trainers, and the protocol of --holdout-clients.
 
-Held-out clients never train in the run. At its end each gets a model by the method's own way (`Algorithm.newcomer`),
-which is tested on its test data after 0, 1 and 5 epochs of its training data in all. The epochs that the method's own
-way does not take are plain local training. Beside it: a model that is trained alone, from the initial one.
+Held-out clients never train in the run. At its end each gets a model by the method's rule (`Algorithm.newcomer`), which
+is tested on its test data after 0, 1 and 5 epochs of its training data in total. Epochs that the rule does not use are
+plain local training. For comparison, a model is trained alone, from the initial one.
 """
 
 import dataclasses
@@ -40,24 +40,24 @@ ALONE = "alone"
 
 
 class Served(NamedTuple):
-    """How well the held-out clients of a run are served."""
+    """Scores of the held-out clients of a run."""
 
     names: tuple[str, ...]  # (h,)
-    scores: Mapping[str, Scores]  # "0", "1", "5": after so many epochs; ALONE: alone, after the most -> (h,)
-    how: tuple[str, ...]  # (h,) in words, of the most epochs
+    scores: Mapping[str, Scores]  # "0", "1", "5": epochs; ALONE: trained alone for the most epochs -> (h,)
+    how: tuple[str, ...]  # (h,) description of the rule, for the most epochs
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out clients of a run, who wait for its end."""
+    """The held-out clients of a run, evaluated at its end."""
 
     algorithm: Algorithm
-    engine: Engine  # of their data, its module as the run's was initialised
-    round: int  # that keys their draws: the one after the run's last
+    engine: Engine  # with their data and the run's initial network
+    round: int  # keys their draws: the one after the run's last
 
     @classmethod
     def of(cls, config: RunConfig, engine: Engine, task: Task) -> Self | None:
-        """Those of a run, whose engine is given; None where nobody is held out."""
+        """The held-out clients of a run with this engine; None if there are none."""
         if task.newcomers is None:
             return None
         own = engine_of(config, engine.module, task.newcomers, engine.dtype)
@@ -69,7 +69,7 @@ class HeldOut:
         return cls(config.make_algorithm(), own, (config.rounds or 0) + 1)
 
     def serve(self, trained: TrainedModels) -> Served:
-        """Serve each of them from the models of the run."""
+        """Make and score a model for each of them from the run's models."""
         others, data = others_of(trained, self.engine), self.engine.data
         each = [self._serve(client, others) for client in range(data.clients)]
         scores = {
@@ -79,7 +79,7 @@ class HeldOut:
         return Served(names, scores, tuple(how for _, how in each))
 
     def _serve(self, client: int, others: Others) -> tuple[dict[str, Scores], str]:
-        """The scores (1,) of one of them, and how it was served."""
+        """One client's scores (1,), and the rule that was used."""
         trainer = trainer_of(self.engine, client, self.round)
         found = {epochs: self._after(trainer, others, epochs) for epochs in EPOCHS}
         initial, buffers = self.engine.initial()
@@ -89,7 +89,7 @@ class HeldOut:
         return {**scores, ALONE: tested(trainer, *alone)}, found[EPOCHS[-1]].how
 
     def _after(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
-        """A newcomer's model after so many epochs in all."""
+        """A newcomer's model after `epochs` epochs in total."""
         found = self.algorithm.newcomer(trainer, others, epochs)
         left = epochs - found.spent
         if left <= 0:
@@ -99,9 +99,9 @@ class HeldOut:
 
 
 def engine_of(config: RunConfig, module: nn.Module, task: Task, dtype: torch.dtype) -> Engine:
-    """The engine of newcomers' data, with a run's rate and batch size; nothing of their training data is set apart.
+    """The engine of newcomers' data, with a run's rate and batch size; uses all of their training data.
 
-    module: the run's network, of which the frozen parameters count.
+    module: the run's network, for its frozen parameters.
     """
     settings = dataclasses.replace(
         settings_of(config), keep_optimizer=False, schedule=CONSTANT, local_steps=None, drop_last=False
@@ -111,12 +111,12 @@ def engine_of(config: RunConfig, module: nn.Module, task: Task, dtype: torch.dty
 
 
 def trainer_of(engine: Engine, client: int, round: int) -> Trainer:
-    """The trainer of one newcomer, its only row."""
+    """The trainer of one newcomer, with one row."""
     return (SequentialTrainer if engine.sequential else Trainer)(engine, torch.tensor([client]), round)
 
 
 def others_of(trained: TrainedModels, engine: Engine) -> Others:
-    """The clients of the run that these are the models of."""
+    """The clients behind a run's models."""
     parameters, buffers = trained.parts()
     device = engine.data.device
     models = {name: value.to(device) for name, value in only(parameters, trainable(engine.module)).items()}

@@ -2,9 +2,9 @@
 
     adapter_config.json          kind, rank, alpha, names of the layers
     adapter_model.safetensors    A and B of every layer, and the layers that were trained in full
-    base_model.safetensors       what all clients share: the frozen parameters, by their names in the base
+    base_model.safetensors       shared by all clients: the frozen parameters, by their names in the base
 
-Names are those of the network without the adapter; for one of transformers, those of its own model.
+Names are those of the network without the adapter; for a network of transformers, those of its own model.
 """
 
 import json
@@ -41,7 +41,7 @@ def write(trained: TrainedModels, client: int, folder: Path) -> None:
 
 
 def write_base(trained: TrainedModels, folder: Path) -> None:
-    """Write the third file, which is every client's."""
+    """Write the third file, which is shared by all clients."""
     _adapter_of(trained.card)
     shared = frozen(_bare(trained.as_trained(0)))
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def write_base(trained: TrainedModels, folder: Path) -> None:
 
 
 def _adapter_of(card: ModelCard) -> Lora:
-    """The adapter of a run that peft knows."""
+    """The adapter of a run, if peft supports it."""
     if card.adapter is None:
         raise InputError("--format peft: the run trained whole networks; an adapter comes from --adapter lora")
     if card.layers is not None:
@@ -58,12 +58,12 @@ def _adapter_of(card: ModelCard) -> Lora:
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """A network without the wrapper of ours around a model of transformers."""
+    """A transformers network without our wrapper."""
     return network.model if isinstance(network, Logits) else network
 
 
 def _saved(network: nn.Module, targets: Iterable[str]) -> list[str]:
-    """The names of the modules, besides adapters, that hold what is a client's own: BatchNorm's statistics as well."""
+    """The names of the modules, besides adapters, with a client's own tensors, including BatchNorm statistics."""
     within = tuple(f"{name}." for name in targets)
     owners = [name.rpartition(".")[0] for name in trainable(network) if not name.startswith(within)]
     norms = (part for part in network.named_modules() if isinstance(part[1], _NormBase))
@@ -71,7 +71,7 @@ def _saved(network: nn.Module, targets: Iterable[str]) -> list[str]:
 
 
 def _check_names(network: nn.Module, targets: Iterable[str], saved: Iterable[str]) -> None:
-    """peft finds layers by parts of their names, so that two layers' names may be one to it."""
+    """Raise if peft, which finds layers by parts of their names, would confuse two layers."""
     for own in saved:
         for name, _ in network.named_modules():
             other = name != own and not name.startswith(f"{own}.")
@@ -80,7 +80,7 @@ def _check_names(network: nn.Module, targets: Iterable[str], saved: Iterable[str
 
 
 def _config(card: ModelCard, lora: Lora, targets: list[str], saved: list[str]) -> dict[str, object]:
-    """peft's LoraConfig, without what has its default."""
+    """peft's LoraConfig, without default values."""
     base = card.network.removeprefix(LIBRARY) if card.network.startswith(LIBRARY) else None
     return {
         "peft_type": "LORA",
@@ -97,7 +97,7 @@ def _config(card: ModelCard, lora: Lora, targets: list[str], saved: list[str]) -
 
 
 def _state(network: nn.Module, targets: Iterable[str], saved: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of all that is a client's own."""
+    """(name, tensor) of all client-specific tensors."""
     adapters = tuple(f"{name}.lora_" for name in targets)
     layers = tuple(f"{name}." for name in saved)
     for name, value in network.state_dict().items():

@@ -1,4 +1,4 @@
-"""What trained models say about new samples, as rows of a table."""
+"""Predictions of trained models for new samples, as a table."""
 
 import csv
 import io
@@ -21,12 +21,12 @@ class Predictions:
 
     card: ModelCard
     samples: Samples
-    clients: tuple[str, ...]  # (n,) whose model answered
+    clients: tuple[str, ...]  # (n,) the clients whose models were used
     scores: Tensor  # (n, outputs)
 
     @property
     def accuracy(self) -> float | None:
-        """Percent of right answers; None where there are no labels or no classes."""
+        """Percent of correct predictions; None without labels or classes."""
         if self.samples.y is None or not self.card.classes:
             return None
         right = self.scores.argmax(1).numpy() == self.samples.y
@@ -34,7 +34,7 @@ class Predictions:
 
     @property
     def error(self) -> float | None:
-        """Root mean squared error where targets are numbers."""
+        """Root mean squared error, if targets are numbers."""
         if self.samples.y is None or self.card.classes:
             return None
         apart = self.scores.double().reshape(len(self.scores), -1).numpy() - self.samples.y.reshape(
@@ -43,7 +43,7 @@ class Predictions:
         return float(np.sqrt(np.mean(apart**2)))
 
     def to_csv(self) -> str:
-        """name, client, and the class with its probability, or the value; and the label where there is one."""
+        """name, client, the class with its probability or the value, and the label if there is one."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         values = 1 if self.scores.ndim == 1 else self.scores.shape[1]
@@ -74,7 +74,7 @@ class Predictions:
 
 
 def predictions(trained: TrainedModels, samples: Samples, client: str | None = None) -> Predictions:
-    """The answers of a client's model; without a client, of each sample's own client's, which the file then tells."""
+    """Predictions by a client's model; without `client`, by the model of each sample's own client in the file."""
     card = trained.card
     if client is None and samples.clients is None and len(card.clients) == 1:
         client = card.clients[0]

@@ -18,14 +18,14 @@ class Samples(NamedTuple):
     """Samples that were read from a file or folder."""
 
     x: np.ndarray  # (n, *shape) raw
-    y: np.ndarray | None  # (n,) class numbers of the run, or targets; None where the file has none
+    y: np.ndarray | None  # (n,) class numbers of the run, or targets; None if the file has none
     names: tuple[str, ...]  # of rows or files
-    clients: tuple[str, ...] | None = None  # (n,) whose they are, where the data tell
-    notes: tuple[str, ...] = ()  # what was done to them, in words
+    clients: tuple[str, ...] | None = None  # (n,) their clients, if the data name them
+    notes: tuple[str, ...] = ()  # descriptions of preprocessing
 
 
 def read(card: ModelCard, path: Path, column: str = CLIENT) -> Samples:
-    """The samples at a path as the models of a card take them; column: of a table, that says whose a row is."""
+    """The samples at a path, in the form that a card's models take; column: names a row's client in a table."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if card.form is None:
@@ -44,7 +44,7 @@ def read(card: ModelCard, path: Path, column: str = CLIENT) -> Samples:
 def _owners(
     card: ModelCard, form: InputForm, path: Path, column: str, names: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Whose the samples are: by a column of a table, by `client` of an .npz file, by the folder of an image."""
+    """The samples' clients: from a column of a table, `client` of an .npz file, or the folder of an image."""
     if form.kind == "arrays":
         content = arrays.read_npz(path)
         return _named(str(path), content["client"]) if "client" in content else None
@@ -66,13 +66,13 @@ def _owners(
 
 
 def _named(where: str, owners: np.ndarray) -> tuple[str, ...]:
-    """The names of owners (n,), as the training data name them."""
+    """The names of owners (n,), in the form of the training data."""
     numbers, names = numbered(where, "client", owners)
     return tuple(names[number] for number in numbers.tolist())
 
 
 def _from_arrays(card: ModelCard, path: Path) -> Samples:
-    """x, and y and client where they are there, of an .npz file; labels are names or numbers of classes."""
+    """x, and y and client if present, of an .npz file; labels are names or numbers of classes."""
     content = arrays.read_npz(path)
     if "x" not in content or not set(content) <= {"x", "y", "client"}:
         raise InputError(f"{path}: must hold x, and may hold y and client; it has {', '.join(map(ascii, content))}")
@@ -89,7 +89,7 @@ def _from_arrays(card: ModelCard, path: Path) -> Samples:
 
 
 def _numbers(card: ModelCard, path: Path, y: np.ndarray) -> np.ndarray:
-    """Labels as numbers of the run's classes; targets as they are."""
+    """Labels as numbers of the run's classes; targets unchanged."""
     if not card.classes:
         return y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
     known = {card.class_name(number): number for number in range(card.classes)}

@@ -1,1 +1,1 @@
-"""Fair tuning: every method gets the same budget, is chosen on validation data, and tested once on fresh seeds."""
+"""Fair tuning: every method gets the same budget, is chosen on validation data, and is tested once on fresh seeds."""

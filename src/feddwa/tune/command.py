@@ -1,4 +1,4 @@
-"""The searches of several methods: one after another, or each in a process of its own."""
+"""The searches of several methods: one after another, or each in its own process."""
 
 import dataclasses
 import fcntl
@@ -36,24 +36,24 @@ class Tuning:
 
 
 def check_engine() -> None:
-    """Raise InputError where Optuna is not installed."""
+    """Raise InputError if Optuna is not installed."""
     if find_spec("optuna") is None:
-        raise InputError("feddwa tune: Optuna draws its trials and is not installed; pip install 'feddwa[tune]'")
+        raise InputError("feddwa tune: needs Optuna, which is not installed; pip install 'feddwa[tune]'")
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Nobody else goes on with the search of a directory meanwhile; the system unlocks it when a process is killed."""
+    """Lock a search's directory against other processes; the system unlocks it if the process is killed."""
     with file.open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{file.parent}: another process is at work on this search") from None
+            raise InputError(f"{file.parent}: another process is working on this search") from None
         yield
 
 
 def run_tuning(tuning: Tuning, tell: Tell) -> None:
-    """Make what is left of it."""
+    """Run the remaining searches and final runs."""
     count = min(tuning.jobs, len(tuning.searches))
     if count <= 1:
         tasks = Tasks(tuning.searches[0].config)
@@ -65,14 +65,14 @@ def run_tuning(tuning: Tuning, tell: Tell) -> None:
             for done in as_completed(_begun(pool, tuning)):
                 tell(done.result())
         except BaseException:
-            for process in active_children():  # at once: what they have on disk is whole at any moment
+            for process in active_children():  # immediately: their files are consistent at any moment
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def _begun(pool: Executor, tuning: Tuning) -> list[Future[str]]:
-    """All searches. Ctrl-C in a terminal reaches every process: these ignore it from their first moment on."""
+    """Start all searches. The processes ignore Ctrl-C, which a terminal sends to all of them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return [pool.submit(_method_alone, search, tuning.seeds) for search in tuning.searches]
@@ -81,7 +81,7 @@ def _begun(pool: Executor, tuning: Tuning) -> list[Future[str]]:
 
 
 class Tasks:
-    """The data, divided by each seed as it is asked for; samples are loaded once."""
+    """The data, divided on request for each seed; samples are loaded once."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._known = config, dict[int, Task]()
@@ -96,7 +96,7 @@ class Tasks:
 
 
 def _method(search: Search, seeds: Sequence[int], tasks: Tasks) -> str:
-    """Search a method and run it on fresh seeds; in words what was found."""
+    """Search a method and run it on fresh seeds; returns a description of the result."""
     begun, spent = time.perf_counter(), time.process_time()
     found = run_search(search, tasks.of(search.config.seed))
     run_finals(search.config, search.folder, {seed: tasks.of(seed) for seed in seeds})
@@ -107,11 +107,11 @@ def _method(search: Search, seeds: Sequence[int], tasks: Tasks) -> str:
 
 
 def _method_alone(search: Search, seeds: Sequence[int]) -> str:
-    """The same in a process of its own."""
+    """The same in its own process."""
     return _method(search, seeds, Tasks(search.config))
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it has: a search that was killed may be resumed at once."""
+    """End this process when its parent has ended, so that a killed search can be resumed at once."""
     end_with(parent)
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))

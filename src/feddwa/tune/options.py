@@ -1,4 +1,4 @@
-"""How methods are searched: the options that `feddwa tune` has for it. Nothing is imported here that takes time."""
+"""Options of `feddwa tune` for the search. Imports here must be fast."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ TRIALS = 30
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """How methods are searched, every one of them alike."""
+    """How methods are searched, the same for all."""
 
     trials: int | None = None
-    """Trials of every method, its defaults being the first [30]."""
+    """Trials per method, the first with its defaults [30]."""
     budget: Annotated[str | None, Option(metavar="gradients=X")] = None
-    """In place of --trials: gradients of single samples that all trials of a method may compute."""
+    """In place of --trials: gradients of single samples over all trials of a method."""
     sampler: Literal["tpe", "random", "grid", "halving"] = "tpe"
     """How trials are drawn; halving: at random; best third and defaults train on after 1/9, 1/3 of the rounds."""
     space: Annotated[tuple[str, ...], Option(metavar="KEY=RANGE", repeated=True)] = ()
-    """KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c: what is tried, also of epochs, batch_size, ... Repeatable."""
+    """KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c: values to try, also of epochs, batch_size, ... Repeatable."""
     seeds_final: Annotated[tuple[Annotated[int, AtMost(2**63 - 1)], ...], Option(metavar="N")] = (0, 1, 2)
-    """Seeds that the winner and the defaults are run and tested on; not that of the search."""
+    """Seeds of the final runs of winner and defaults; not that of the search."""
     batch: int | None = None
-    """Trials trained together [what fits; of tpe at most a third of the trials, so that it learns from the others]."""
+    """Trials trained together [what fits; with tpe at most a third of the trials, so that it learns from the others].
+    """
     jobs: int = 1
     """Processes, each with one method at a time."""
 
@@ -35,21 +36,21 @@ class TuningOptions:
             value = getattr(self, key)
             require(value is None or value >= 1, f"--{key}", value, "at least 1")
         if self.budget is not None and self.trials is not None:
-            raise InputError("--budget: stands in place of --trials; leave one out")
+            raise InputError("--budget: replaces --trials; leave one out")
         counted = self.gradients is None or self.sampler != "grid"
-        require(counted, "--sampler", self.sampler, "another with --budget: a grid has a number of points")
+        require(counted, "--sampler", self.sampler, "another with --budget: a grid has a fixed number of points")
         seeds = self.seeds_final
         valid = 0 < len(seeds) == len(set(seeds)) and min(seeds) >= 0
         require(valid, "--seeds-final", " ".join(map(str, seeds)), "one seed or more, each once, from 0 on")
 
     @property
     def trials_due(self) -> int | None:
-        """The budget in trials; None where it is one in gradients."""
+        """The budget in trials; None if it is in gradients."""
         return (self.trials or TRIALS) if self.budget is None else None
 
     @property
     def gradients(self) -> float | None:
-        """The budget in gradients; None where it is a number of trials."""
+        """The budget in gradients; None if it is a number of trials."""
         if self.budget is None:
             return None
         unit, _, amount = self.budget.partition("=")

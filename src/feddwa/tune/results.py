@@ -1,4 +1,4 @@
-"""What a tuning came to: per method the search, and the runs of its defaults and of the winner on fresh seeds."""
+"""Results of a tuning: per method the search, and the runs of its defaults and of the winner on fresh seeds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,46 +17,46 @@ from feddwa.tune.space import FOUND
 
 @dataclass(frozen=True)
 class Tuned:
-    """One method."""
+    """The result of one method."""
 
     name: str
     found: Mapping[str, Any]  # of search.json
-    runs: Mapping[str, Mapping[int, Record]]  # "default" and "tuned" -> seed -> run; where the default has won, one run
+    runs: Mapping[str, Mapping[int, Record]]  # "default" and "tuned" -> seed -> run; one entry if the default has won
 
     @property
     def title(self) -> str:
-        """As the literature writes it."""
+        """The name used in the literature."""
         return title_of(str(self.found["algorithm"]))
 
     @property
     def measure(self) -> Measure:
-        """By what it was searched."""
+        """The measure of the search."""
         return ACCURACY if self.found["measure"] == ACCURACY.name else LOSS
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The winner's."""
+        """The winner's values."""
         values: Mapping[str, Any] = self.found["best"]["values"]
         return values
 
     def validation(self, kind: str) -> float | None:
-        """Score of the search's last models on validation data."""
+        """Validation score of the search's last models."""
         score: float | None = self.found["best" if kind == TUNED else "default"]["validation"]
         return score
 
     @cached_property
     def test(self) -> Mapping[str, Spread]:
-        """Over fresh seeds, by the models after the last round: "default", "tuned"."""
+        """Over fresh seeds, of the models after the last round: "default", "tuned"."""
         return {kind: Spread({seed: run.last for seed, run in runs.items()}) for kind, runs in self.runs.items()}
 
     @property
     def gain(self) -> Spread | None:
-        """What tuning has added, seed by seed."""
+        """The gain by tuning, seed by seed."""
         return difference(self.test[TUNED], self.test[DEFAULT])
 
     @cached_property
     def so_far(self) -> list[tuple[float, float]]:
-        """(gradients spent, best validation score so far) after every trial that came to its last round."""
+        """(gradients spent, best validation score so far) after every trial that reached its last round."""
         spent, best, points = 0.0, -float("inf"), []
         for trial in self.found["trials"]:
             spent += trial["gradients"]
@@ -68,7 +68,7 @@ class Tuned:
 
 
 def read_tuning(out: Path) -> list[Tuned]:
-    """All methods of a directory whose search and runs are finished, best tuned first."""
+    """All methods of a directory with a finished search and runs, best tuned first."""
     found = [each for file in sorted(out.glob(f"*/{FOUND}")) if (each := _read(file.parent)) is not None]
     if not found:
         raise InputError(f"{out}: holds no finished search of feddwa tune; `feddwa resume {out}` continues one")
@@ -76,7 +76,7 @@ def read_tuning(out: Path) -> list[Tuned]:
 
 
 def _read(folder: Path) -> Tuned | None:
-    """One method; None while its runs are not finished."""
+    """One method; None until its runs are finished."""
     runs = {
         kind: {record.seed: record for path in sorted((folder / kind).glob("seed-*")) for record in [read_run(path)]}
         for kind in (DEFAULT, TUNED)

@@ -1,11 +1,11 @@
 """One method: searched on validation data within a budget, then run on fresh seeds and tested once.
 
     METHOD/trials.db     Optuna's study
-    METHOD/search.json   the finished search: space, trials, the winner, what mattered
-    METHOD/best.toml     the winner's configuration, as `feddwa run --config` takes it
+    METHOD/search.json   the finished search: space, trials, the winner, importance
+    METHOD/best.toml     the winner's configuration, for `feddwa run --config`
     METHOD/default/seed-S, METHOD/tuned/seed-S   the runs on fresh seeds
 
-The runs on fresh seeds train on all training data: the share that the search held out is given back.
+The runs on fresh seeds train on all training data, including the share that the search held out.
 """
 
 import dataclasses
@@ -31,35 +31,35 @@ from feddwa.tune.space import FOUND, Value, applied, space_of
 from feddwa.tune.study import Study, Trial
 
 BEST, DEFAULT, TUNED = "best.toml", "default", "tuned"
-TPE_BATCHES = 3  # parts that the trials of TPE are made in, so that it can learn from two of them
-OPEN_BATCH = 10  # trials made together where only their gradients are bounded
+TPE_BATCHES = 3  # batches of TPE's trials, so that it can learn from two of them
+OPEN_BATCH = 10  # trials trained together if only their gradients are bounded
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How a method is searched: the same for all methods."""
+    """The budget of a search: the same for all methods."""
 
     sampler: str = "tpe"
     trials: int | None = 30
     gradients: float | None = None  # of single samples, in place of a number of trials
     space: tuple[str, ...] = ()  # entries of --space
-    batch: int | None = None  # trials trained together; None: what fits, and leaves TPE something to learn from
+    batch: int | None = None  # trials trained together; None: what fits, divided for TPE
 
     @property
     def usual_batch(self) -> int:
-        """Trials that are trained together where they fit."""
+        """Number of trials trained together if they fit."""
         if self.trials is None:
             return OPEN_BATCH
         return math.ceil(self.trials / TPE_BATCHES) if self.sampler == "tpe" else self.trials
 
     def due(self, done: Sequence[Trial], size: int) -> int:
-        """How many trials come next, at most `size`; 0 where the budget is spent."""
+        """Number of next trials, at most `size`; 0 once the budget is spent."""
         if self.gradients is None:
             return min(size, (self.trials or 0) - len(done))
         spent = [each.outcome.gradients for each in done if each.outcome is not None]
         if not spent:
-            return 1  # what a trial costs is not known yet
+            return 1  # the cost of a trial is not known yet
         return min(size, max(0, math.floor((self.gradients - sum(spent)) / (sum(spent) / len(spent)))))
 
 
@@ -67,13 +67,13 @@ class Budget:
 class Search:
     """The search of one method."""
 
-    config: RunConfig  # settled: the method as it is by default; `seed` and `validation` are the search's
+    config: RunConfig  # completed: the method with its defaults; `seed` and `validation` are the search's
     folder: Path
     budget: Budget
 
 
 def run_search(search: Search, task: Task, tell: Tell = lambda line: None) -> dict[str, Any]:
-    """Make the trials that are left, and write what was found; a finished search is read back."""
+    """Run the remaining trials and write the result; a finished search is read back."""
     if (search.folder / FOUND).is_file():
         return read(search.folder)
     begun, config, budget = time.perf_counter(), search.config, search.budget
@@ -87,7 +87,7 @@ def run_search(search: Search, task: Task, tell: Tell = lambda line: None) -> di
         batch = study.batch(count)
         configs = [applied(config, each.values).resolved() for each in batch]
         default = [place for place, each in enumerate(batch) if each.number == 0]
-        outcomes = trials.train(configs, task, rungs, sure=default)
+        outcomes = trials.train(configs, task, rungs, protected=default)
         study.tell([Trial(each.number, each.values, out) for each, out in zip(batch, outcomes, strict=True)])
         tell(_progress(search.folder.name, study.finished(), measure))
     done = study.finished()
@@ -112,17 +112,17 @@ def run_search(search: Search, task: Task, tell: Tell = lambda line: None) -> di
 
 
 def _progress(name: str, done: Sequence[Trial], measure: Measure) -> str:
-    """How far a search is, in words."""
+    """Progress of a search, as text."""
     best = best_of(done, measure.sign)
     told = "none has ended well" if best is None else f"best {measure.text(best.score or 0.0)}"
     return f"{name}: {len(done)} trials, {told}"
 
 
 def run_finals(config: RunConfig, folder: Path, tasks: dict[int, Task]) -> None:
-    """The method as it is by default, and the winner, on the tasks of fresh seeds; what is finished stays."""
+    """Run the method with its defaults and the winner on fresh seeds; finished runs are kept."""
     found = read(folder)
     kinds = {TUNED: tuned_config(config, found["best"]["values"])}
-    if found["best"]["number"]:  # else the default has won, and is run once
+    if found["best"]["number"]:  # otherwise the default has won, and runs once
         kinds[DEFAULT] = tuned_config(config, {})
     configs = [
         dataclasses.replace(own, seed=seed, out=str(folder / kind / f"seed-{seed}")).resolved()
@@ -134,18 +134,18 @@ def run_finals(config: RunConfig, folder: Path, tasks: dict[int, Task]) -> None:
 
 
 def tuned_config(config: RunConfig, values: Mapping[str, Value]) -> RunConfig:
-    """The configuration of a trial as a run."""
+    """A trial's configuration as a run."""
     return dataclasses.replace(applied(config, values), validation=0.0, out=None).resolved()
 
 
 def best_of(done: Iterable[Trial], sign: int) -> Trial | None:
-    """The trial of the best score; of equals the first."""
+    """The trial with the best score; ties take the first."""
     scored = [each for each in done if each.score is not None and math.isfinite(each.score)]
     return max(scored, key=lambda each: (sign * (each.score or 0.0), -each.number), default=None)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What a finished search has found."""
+    """The result of a finished search."""
     try:
         content: dict[str, Any] = json.loads((folder / FOUND).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

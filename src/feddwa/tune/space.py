@@ -1,7 +1,7 @@
-"""Search spaces: what `feddwa tune` tries of a method, declared with its hyper-parameters or given by --space.
+"""Search spaces of `feddwa tune`, declared with a method's hyper-parameters or given by --space.
 
-A key is a hyper-parameter of the method (`params.Tunable` marks those that are searched by default) or an option of
-local training: the rate `lr` is searched for every method, others (`epochs`, `batch_size`, ...) by --space.
+A key is a hyper-parameter of the method (`params.Tunable` marks those searched by default) or an option of local
+training: the rate `lr` is searched for every method, others (`epochs`, `batch_size`, ...) by --space.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ Value = bool | int | float | str
 FOUND = "search.json"  # of a finished search, in the folder of its method
 
 RATE = Tunable(1e-3, 1.0, log=True)
-# Options that --space may name: what a run is trained with, not on what data, where, or how it is evaluated.
+# Options allowed in --space: those of training, not of data, device or evaluation.
 RECIPE = (
     "lr", "epochs", "batch_size", "local_steps", "participation", "batchnorm", "optimizer", "momentum", "nesterov",
     "weight_decay", "lr_schedule", "lr_decay", "lr_step", "warmup", "clip_grad",
@@ -34,12 +34,12 @@ RECIPE = (
 
 @dataclass(frozen=True)
 class Dimension:
-    """One number or word that is searched."""
+    """One searched number or word."""
 
-    key: str  # "lr", or of the method "mu"
+    key: str  # "lr", or the method's "mu"
     tried: Tunable
-    whole: bool = False  # whether it is a whole number
-    default: Value | None = None  # what a run has that does not say; None where that is nothing in the range
+    whole: bool = False  # whether it is an integer
+    default: Value | None = None  # value if not given; None if that is outside the range
 
     def holds(self, value: Any) -> bool:
         """Whether a value can be drawn."""
@@ -49,7 +49,7 @@ class Dimension:
         return number and (self.tried.low or 0.0) <= value <= (self.tried.high or 0.0)
 
     def levels(self, count: int) -> list[Value]:
-        """So many values from one end to the other, all choices where there are choices."""
+        """`count` values from one end to the other; all choices if there are choices."""
         if self.tried.choices:
             return list(self.tried.choices)
         low, high = self.ends
@@ -63,7 +63,7 @@ class Dimension:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of the range."""
+        """Ends of the range."""
         return self.tried.low or 0.0, self.tried.high or 0.0
 
 
@@ -71,9 +71,10 @@ Space = tuple[Dimension, ...]
 
 
 def space_of(config: RunConfig, given: Sequence[str] = ()) -> Space:
-    """The space of a configuration's method: the rate, what the method declares, and over these what was given.
+    """The space of a configuration's method: the rate, the method's declarations, and the given entries, which
+    override.
 
-    given: KEY=LOW..HIGH[:log] or KEY=a,b,c; KEY may be METHOD.KEY. What another method has is left out.
+    given: KEY=LOW..HIGH[:log] or KEY=a,b,c; KEY may be METHOD.KEY. Entries of other methods are ignored.
     """
     kind, name = ALGORITHMS.find(config.algorithm), label(config.algorithm)
     own = params.fields_of(kind)
@@ -93,7 +94,7 @@ def space_of(config: RunConfig, given: Sequence[str] = ()) -> Space:
 
 
 def check_space(configs: Iterable[RunConfig], given: Sequence[str]) -> None:
-    """Raise InputError unless every entry is of something that a method has, with values that can be."""
+    """Raise InputError unless every entry names a parameter of some method, with valid values."""
     configs = list(configs)
     methods = {label(each.algorithm): params.fields_of(ALGORITHMS.find(each.algorithm)) for each in configs}
     recipe = [key for key in RECIPE if key in params.fields_of(RunConfig)]
@@ -110,7 +111,7 @@ def check_space(configs: Iterable[RunConfig], given: Sequence[str]) -> None:
 
 
 def applied(config: Config, values: Mapping[str, Value]) -> Config:
-    """A configuration with values of its space in the place of what it had."""
+    """A configuration with values of its space filled in."""
     name, own = label(config.algorithm), params.fields_of(ALGORITHMS.find(config.algorithm))
     recipe = {key: value for key, value in values.items() if key not in own}
     mine = {key: value for key, value in values.items() if key in own}
@@ -129,13 +130,13 @@ def best_in(folder: Path, config: Config) -> Config:
 
 
 def in_words(values: Mapping[str, Value]) -> str:
-    """Hyper-parameters with three digits."""
+    """Hyper-parameters as text, with three digits."""
     digits = ((key, f"{value:.3g}" if isinstance(value, float) else value) for key, value in values.items())
     return ", ".join(f"{key} {value}" for key, value in digits)
 
 
 def grid(space: Space, most: int) -> dict[str, list[Value]]:
-    """Levels of every dimension, as many as give at most so many points: one more for one dimension after another."""
+    """Levels of every dimension, at most `most` points in all: adds one level to one dimension after another."""
     counts = dict.fromkeys((each.key for each in space), 1)
     levels = {each.key: each.levels(1) for each in space}
     for count in itertools.count(2):
@@ -158,7 +159,7 @@ def _split(entry: str) -> tuple[str, str, str]:
 
 
 def _read(entry: str, text: str, kind: Any) -> Tunable:
-    """What an entry of --space gives to be tried."""
+    """The search space in an entry of --space."""
     plain = params.parts_of(kind)[0]
     low, dots, high = text.partition("..")
     if not dots:
@@ -175,12 +176,12 @@ def _read(entry: str, text: str, kind: Any) -> Tunable:
         entry,
         "a range of finite numbers, LOW below HIGH",
     )
-    require(scale == "" or ends[0] > 0, "--space", entry, "above 0, for the sake of its logarithm")
+    require(scale == "" or ends[0] > 0, "--space", entry, "above 0, because of its logarithm")
     return Tunable(ends[0], ends[1], bool(scale))
 
 
 def _check_ends(config: RunConfig, dimension: Dimension) -> None:
-    """Raise InputError unless both ends of a range, or all choices, are valid by themselves."""
+    """Raise InputError unless both ends of a range, or all choices, are valid separately."""
     values = dimension.tried.choices or [int(end) if dimension.whole else end for end in dimension.ends]
     for value in values:
         try:
@@ -195,7 +196,7 @@ def _type_of(key: str, own: Mapping[str, tuple[Any, Any]]) -> Any:
 
 
 def _default(config: RunConfig, key: str, own: Mapping[str, tuple[Any, Any]]) -> Value | None:
-    """What a configuration has: as --param gives it, else as the method declares it."""
+    """A configuration's value: from --param, else the method's default."""
     if key not in own:
         found: Value | None = getattr(config, key)
         return found
@@ -204,6 +205,6 @@ def _default(config: RunConfig, key: str, own: Mapping[str, tuple[Any, Any]]) ->
 
 
 def _is_of(entry: str, name: str, keys: Mapping[str, Value]) -> bool:
-    """Whether a --param entry is about one of the method's keys."""
+    """Whether a --param entry sets one of the method's keys."""
     owner, _, key = entry.partition("=")[0].rpartition(".")
     return owner in ("", name) and key in keys

@@ -1,7 +1,7 @@
-"""A method's search as Optuna keeps it: an SQLite file that survives a kill, asked for trials and told what they gave.
+"""A method's search as an Optuna study: an SQLite file that survives a kill, with an ask-and-tell interface.
 
-The sampler of trial n is seeded by n. So a trial depends on the seed and on what is known of the trials before it, not
-on whether the search was interrupted in between; a batch that was interrupted is made once more as a whole.
+The sampler of trial n is seeded by n. A trial therefore depends on the seed and on the results of earlier trials, not
+on interruptions; an interrupted batch is repeated as a whole.
 """
 
 import contextlib
@@ -21,31 +21,31 @@ from optuna.trial import TrialState
 from feddwa.tune.space import Dimension, Space, Value, grid
 
 FILE = "trials.db"
-DONE = "outcomes"  # attribute of the study: what a batch gave, written before Optuna is told of its trials
+DONE = "outcomes"  # attribute of the study: outcomes of a batch, written before Optuna gets them
 SIZE = "batch"  # attribute of the study
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial gave."""
+    """The result of a trial."""
 
-    curve: Mapping[int, float]  # round -> validation score of the models after it; infinite or nan where diverged
-    gradients: float  # gradients of single samples that all clients have computed
+    curve: Mapping[int, float]  # round -> validation score of the models after it; infinite or nan if diverged
+    gradients: float  # gradients of single samples computed by all clients
     stopped: bool = False  # by halving, before its last round
-    failed: str = ""  # why it counts as the worst
+    failed: str = ""  # reason why it counts as the worst
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that is to be made, or was."""
+    """A planned or finished trial."""
 
     number: int
-    values: Mapping[str, Value]  # of its space; what is missing keeps the default
+    values: Mapping[str, Value]  # of its space; missing keys keep the default
     outcome: Outcome | None = None
 
     @property
     def score(self) -> float | None:
-        """The validation score of its last models; None where it did not come to its last round."""
+        """The validation score of its last models; None if it did not reach its last round."""
         out = self.outcome
         return None if out is None or out.stopped or out.failed else list(out.curve.values())[-1]
 
@@ -57,7 +57,7 @@ class Study:
     folder: Path
     space: Space
     sampler: str  # tpe, random, grid or halving
-    trials: int  # that a grid has at most
+    trials: int  # largest size of a grid
     seed: int
     sign: int = 1  # 1: higher scores are better; -1: lower ones
     _study: optuna.Study = field(init=False)
@@ -74,15 +74,15 @@ class Study:
             )
 
     def size(self, choose: Callable[[], int]) -> int:
-        """Trials of a batch: chosen once, whatever fits when the search is continued."""
+        """Trials per batch: chosen once, and kept when the search is continued."""
         if SIZE not in self._study.user_attrs:
             self._study.set_user_attr(SIZE, choose())
         return int(self._study.user_attrs[SIZE])
 
     def batch(self, size: int) -> list[Trial]:
-        """The next trials: those of a batch that was interrupted, and new ones up to `size`.
+        """The next trials: those of an interrupted batch, and new ones up to `size`.
 
-        The first trial of all is the method as it is by default.
+        The very first trial is the method with its defaults.
         """
         self._tell_known()
         found = [_as_trial(each) for each in self._study.get_trials(states=[TrialState.RUNNING])]
@@ -91,7 +91,7 @@ class Study:
         return found
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Keep what the trials of a batch gave: all at once, so that a kill leaves the whole batch or nothing of it."""
+        """Store the outcomes of a batch atomically, so that a kill leaves the whole batch or nothing."""
         done = {str(each.number): asdict(each.outcome) for each in trials if each.outcome is not None}
         self._study.set_user_attr(DONE, {**self._done(), **done})
         self._tell_known()
@@ -107,11 +107,11 @@ class Study:
         ]
 
     def importance(self) -> dict[str, float]:
-        """Of every hyper-parameter for the validation score, the sum being 1; {} where trials do not tell."""
+        """Importance of every hyper-parameter for the validation score, with sum 1; {} if trials do not suffice."""
         with _quiet():
             try:
                 return dict(optuna.importance.get_param_importances(self._study))
-            except (ValueError, RuntimeError):  # fewer than two trials that ended, or all with one score
+            except (ValueError, RuntimeError):  # fewer than two finished trials, or all with one score
                 return {}
 
     def _count_after(self, waiting: Sequence[Trial], size: int) -> int:
@@ -140,7 +140,7 @@ class Study:
         return RandomSampler(seed=seed)
 
     def _tell_known(self) -> None:
-        """Tell Optuna what is known of trials that it has for running."""
+        """Tell Optuna the known outcomes of trials that it lists as running."""
         done = self._done()
         for each in self._study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
             if str(each.number) in done:
@@ -157,14 +157,14 @@ class Study:
 
 
 class _Grid(GridSampler):
-    """A grid that does not stop a study when it is exhausted: its trials are asked for, and counted, by us."""
+    """A grid that does not stop an exhausted study: we ask for and count its trials."""
 
     def after_trial(self, *_: Any) -> None:
         """Nothing."""
 
 
 def distribution(dimension: Dimension) -> BaseDistribution:
-    """A dimension as Optuna has it."""
+    """A dimension as an Optuna distribution."""
     if dimension.tried.choices:
         return CategoricalDistribution(dimension.tried.choices)
     low, high = dimension.ends
@@ -183,13 +183,13 @@ def _outcome(stored: Mapping[str, Any]) -> Outcome:
 
 
 def _seed(*parts: object) -> int:
-    """Of a sampler, from the seed of the search, the method and the number of the trial."""
+    """A sampler's seed, from the seed of the search, the method and the number of the trial."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Optuna's warnings that what we use of it may change: its version is pinned."""
+    """Suppress Optuna's warnings about experimental features: its version is pinned."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,6 +1,6 @@
 """Trials: federations that differ in numbers, trained in lockstep and scored on validation data.
 
-No trial can see a test sample: what its engine has for the split "test" is the validation share of the training data.
+No trial sees a test sample: the split "test" of its engine is the validation share of the training data.
 """
 
 import math
@@ -25,16 +25,16 @@ from feddwa.results.measure import ACCURACY, LOSS, Measure
 from feddwa.scoring import next_token
 from feddwa.tune.study import Outcome
 
-KEPT = 3  # halving keeps a third of the trials each time
+KEPT = 3  # halving keeps one of this number of trials
 
 
 @dataclass
 class _Member:
-    """One trial of a batch while it is trained."""
+    """One trial of a batch during training."""
 
     config: RunConfig
     engine: Engine
-    sure: bool  # to go on whatever it scores
+    protected: bool  # continues whatever its score
     federation: Federation | None = None
     curve: dict[int, float] = field(default_factory=dict)
     gradients: float = 0.0
@@ -42,7 +42,7 @@ class _Member:
     stopped: bool = False
 
     def advance(self, until: int) -> None:
-        """Train to the end of a round, and note how good the models are then."""
+        """Train to the end of a round, and score the models."""
         try:
             if self.federation is None:
                 self.federation = make_federation(self.config, self.engine)
@@ -53,24 +53,28 @@ class _Member:
             scores, measure = self.federation.scores, measure_of(self.engine)
             self.failed = "" if scores.loss.isfinite().any() else "no model has a finite loss"
             self.curve[until] = float(100 * scores.accuracy.nanmean() if measure is ACCURACY else scores.loss.nanmean())
-        except ArithmeticError as error:  # of a server whose models have diverged
+        except ArithmeticError as error:  # from a server whose models have diverged
             self.failed = f"{type(error).__name__}: {error}"
 
     def outcome(self) -> Outcome:
-        """What it gave."""
+        """The trial's outcome."""
         return Outcome(self.curve, self.gradients, self.stopped, self.failed)
 
 
-def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], sure: Sequence[int] = ()) -> list[Outcome]:
+def train(
+    configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], protected: Sequence[int] = ()
+) -> list[Outcome]:
     """Train trials of one method in lockstep to the rounds `rungs`.
 
-    After each of these but the last only the best third goes on, beside those at the places `sure`.
-    Configurations are settled, and of one `validation`.
+    After each of these except the last, only the best third and the trials at the positions `protected` continue.
+    Configurations are completed and have the same `validation`.
     """
     first = judged_on_validation(make_engine(configs[0], task))
-    configs = [replace(config, eval_every=rungs[-1] + 1, eval_clients=0) for config in configs]  # at the rungs alone
+    configs = [
+        replace(config, eval_every=rungs[-1] + 1, eval_clients=0) for config in configs
+    ]  # evaluate at the rungs only
     members = [
-        _Member(config, replace(first, settings=settings_of(config)), place in sure)
+        _Member(config, replace(first, settings=settings_of(config)), place in protected)
         for place, config in enumerate(configs)
     ]
     stack = _stack(members, task)
@@ -79,7 +83,7 @@ def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], sure: 
         _advance(stack, going, until)
         going = [member for member in going if not member.failed]
         if until != rungs[-1]:
-            judged = sorted((each for each in going if not each.sure), key=partial(_rank, until))
+            judged = sorted((each for each in going if not each.protected), key=partial(_rank, until))
             for member in judged[math.ceil(len(judged) / KEPT) :]:
                 member.stopped = True
             going = [member for member in going if not member.stopped]
@@ -87,13 +91,13 @@ def train(configs: Sequence[RunConfig], task: Task, rungs: Sequence[int], sure: 
 
 
 def _rank(until: int, member: _Member) -> float:
-    """Lower is better."""
+    """Sort key; lower is better."""
     score = -measure_of(member.engine).sign * member.curve[until]
     return score if math.isfinite(score) else math.inf
 
 
 def _stack(members: Sequence[_Member], task: Task) -> Engine | None:
-    """What trains the rows of all; kept with the task, for the programs that it compiles."""
+    """The engine that trains the rows of all; cached with the task, for its compiled programs."""
     if len(members) == 1 or members[0].engine.sequential:
         return None
     engines = [member.engine for member in members]
@@ -115,19 +119,19 @@ def _advance(stack: Engine | None, members: Sequence[_Member], until: int) -> No
 
 
 def judged_on_validation(engine: Engine) -> Engine:
-    """An engine whose data have no test samples: in their place are those held out of training."""
+    """An engine whose test samples are replaced by those held out of training."""
     splits = dict(engine.data.splits)
     return replace(engine, data=replace(engine.data, splits=splits | {"test": splits.pop(HELD_OUT)}))
 
 
 def measure_of(engine: Engine) -> Measure:
-    """By what trials are compared."""
+    """The measure by which trials are compared."""
     y, scored = engine.data.y, engine.loss in (F.cross_entropy, next_token)
     return ACCURACY if not y.is_floating_point() and (y.ndim == 1 or (y.ndim == 2 and scored)) else LOSS
 
 
 def sample_flops(engine: Engine) -> float:
-    """FLOPs of the gradient for one sample, in terms of which budgets are counted."""
+    """FLOPs of the gradient of one sample, the unit of budgets."""
     parameters, buffers = engine.initial()
     batch = engine.settings.batch_size
     state = {"model": repeat(parameters, 1), "buffers": repeat(buffers, 1)}
@@ -135,16 +139,16 @@ def sample_flops(engine: Engine) -> float:
 
 
 def rungs_of(sampler: str, rounds: int) -> list[int]:
-    """The rounds after which trials are scored: with halving a ninth, a third and all of them, else all."""
+    """The rounds after which trials are scored: with halving a ninth, a third and all of them; otherwise the last."""
     steps = (KEPT**2, KEPT, 1) if sampler == "halving" else (1,)
     return sorted({max(1, rounds // step) for step in steps})
 
 
 def batch_that_fits(engine: Engine, most: int) -> int:
-    """How many trials can be trained at once in the memory that is free."""
+    """Number of trials that fit into the free memory."""
     return max(1, min(most, rows_that_fit(engine) // engine.data.clients))
 
 
 def batches(total: int, size: int) -> Iterator[int]:
-    """`total` in parts of `size`, the last one with what is left."""
+    """`total` in batches of `size`; the last one has the rest."""
     yield from (min(size, total - start) for start in range(0, total, size))

@@ -1,4 +1,4 @@
-"""Operations without a batching rule of torch's, composed of operations that have one."""
+"""Operations without a batching rule in torch, composed of operations that have one."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def attention(
     """`F.scaled_dot_product_attention` as two products and a softmax.
 
     query: (..., L, E); key: (..., S, E); value: (..., S, Ev) -> (..., L, Ev). `dropout`, if given, is applied to the
-    attention weights (..., L, S) in place of torch's own of probability `dropout_p`.
+    attention weights (..., L, S) in place of torch's dropout with probability `dropout_p`.
     """
     if enable_gqa:  # several heads of the query share one of key and value
         key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
@@ -35,17 +35,18 @@ def attention(
 
 
 def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last axis of what a boolean mask leaves, or of scores plus a mask of numbers; zero where nothing
-    is left, as torch has it."""
+    """Softmax over the last axis of the scores that a boolean mask keeps, or of scores plus a numeric mask; zero if the
+    mask keeps none, as in torch.
+    """
     scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     nothing = (scores == -math.inf).all(-1, keepdim=True)
     return scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """`F.one_hot`, without torch's look at the values, which a mapped tensor does not allow."""
+    """`F.one_hot` without torch's check of the values, which mapped tensors do not allow."""
     if num_classes < 0:
-        return F.one_hot(tensor, num_classes)  # the number of classes is the largest value: torch says what is wrong
+        return F.one_hot(tensor, num_classes)  # the number of classes depends on values: torch raises the error
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).to(torch.int64)
 
 
@@ -69,7 +70,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """`F.embedding_bag`; sums and means of bags of equal length, (B, L) -> (B, E), as those of embeddings."""
+    """`F.embedding_bag`; sums and means of bags of equal length, (B, L) -> (B, E), via `F.embedding`."""
     others = (offsets, max_norm, per_sample_weights, padding_idx)
     if input.ndim != 2 or mode == "max" or scale_grad_by_freq or any(value is not None for value in others):
         return F.embedding_bag(

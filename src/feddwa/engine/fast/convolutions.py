@@ -1,11 +1,11 @@
 """Convolutions of a stack of clients on a GPU: plain, pointwise, grouped and transposed ones, and their gradients.
 
-x: (m, B, C, H, W); weight: (m, O, C / groups, kh, kw), of a transposed convolution (m, C, O / groups, kh, kw);
-bias: (m, O). Plain convolutions are Triton kernels ("kernels") or im2col ("patches"). The others lead to these:
+x: (m, B, C, H, W); weight: (m, O, C / groups, kh, kw), for a transposed convolution (m, C, O / groups, kh, kw); bias:
+(m, O). Plain convolutions are Triton kernels ("kernels") or im2col ("patches"). The others reduce to these:
 
 - pointwise (1 x 1, "kernels"): a matrix product of torch's. A Triton kernel is compiled for every shape, which takes
   about a second; a MobileNet has dozens of shapes, nearly all of them pointwise.
-- grouped: a group of a client is a client of its own.
+- grouped: every group of a client becomes a client.
 - transposed: the input gradient of a convolution; its own input gradient is that convolution.
 """
 
@@ -22,7 +22,7 @@ Gradients = tuple[Tensor | None, ...]  # of input, weight, bias
 
 
 class Convolution(NamedTuple):
-    """What a convolution does, in the order of `torch.convolution`. Numbers are one per axis of the images."""
+    """The parameters of a convolution, in the order of `torch.convolution`; one number per axis of the images."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -45,7 +45,7 @@ class Convolution(NamedTuple):
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, conv: Convolution, chosen: Literal["patches", "kernels"]
 ) -> tuple[Tensor, Tensor]:
-    """The output (m, B, O, H', W') and what the backward pass needs again: (m, ...), or empty."""
+    """The output (m, B, O, H', W') and a tensor kept for the backward pass: (m, ...), or empty."""
     if conv.groups > 1:
         m, one = len(x), conv._replace(groups=1)
         bias = None if bias is None else _groups_of(bias, conv.groups, 1)
@@ -72,7 +72,7 @@ def backward(
     output_mask: OutputMask,
     chosen: Literal["patches", "kernels"],
 ) -> Gradients:
-    """The gradients with respect to x, weight and bias, each None where `output_mask` leaves it out."""
+    """The gradients with respect to x, weight and bias; None where `output_mask` is False."""
     if conv.groups > 1:
         m, one = len(x), conv._replace(groups=1)
         grad, x = (_groups_of(value, conv.groups, 2) for value in (grad_output, x))
@@ -163,7 +163,7 @@ def _images(pixels: Tensor, like: Tensor) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A pointwise convolution (m, B, O, H, W), with the channels last in memory."""
+    """A pointwise convolution (m, B, O, H, W), with channels last in memory."""
     matrix = weight.flatten(2).mT  # (m, C, O)
     pixels = _pixels(x)
     out = pixels @ matrix if bias is None else torch.baddbmm(bias.unsqueeze(1), pixels, matrix)

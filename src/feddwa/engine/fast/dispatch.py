@@ -1,4 +1,4 @@
-"""Which implementation of a stacked operation runs, by device and dtype, and helpers that the operations share."""
+"""The implementation of each stacked operation by device and dtype, and helpers that the operations share."""
 
 import functools
 import importlib.util
@@ -10,15 +10,15 @@ from torch import Tensor
 
 Pair = tuple[int, int]  # along H, along W
 Geometry = tuple[Pair, Pair, Pair]  # of a convolution: stride, padding, dilation
-OutputMask = tuple[bool, bool, bool]  # which gradients a backward pass computes: of input, weight, bias
+OutputMask = tuple[bool, bool, bool]  # gradients that a backward pass computes: of input, weight, bias
 
 
 def implementation(x: Tensor) -> Literal["channels", "patches", "kernels"]:
-    """How operations on x, one set of parameters per client, are computed.
+    """The implementation of operations on x, with one set of parameters per client.
 
-    "channels": the client axis is merged into the channels, for torch's grouped operations; on a CPU.
-    "kernels": Triton kernels, on a GPU in float32 (int64 for random keys).
-    "patches": im2col and one matrix product per client; on a GPU in any other dtype or without Triton.
+    "channels": the client axis is merged into the channels, for torch's grouped operations; on a CPU
+    "kernels": Triton kernels, on a GPU in float32 (int64 for random keys)
+    "patches": im2col and one matrix product per client; on a GPU in any other dtype or without Triton
     """
     if not x.is_cuda:
         return "channels"
@@ -31,13 +31,13 @@ def _has_triton() -> bool:
 
 
 def pair(value: Any) -> Pair:
-    """(along H, along W) from two numbers, or from one number for both."""
+    """(along H, along W) from two numbers, or from one for both."""
     first, second = value if isinstance(value, tuple | list) else (value, value)
     return int(first), int(second)
 
 
 def numbers(value: Any, count: int) -> tuple[int, ...]:
-    """So many numbers, one per axis, from as many or from one for all."""
+    """`count` numbers, one per axis, from as many or from one for all."""
     given = tuple(value) if isinstance(value, tuple | list) else (value,)
     return tuple(int(number) for number in (given if len(given) == count else given * count))
 
@@ -59,16 +59,16 @@ def clients_in_channels(x: Tensor, dim: int | None, m: int) -> Tensor:
 
 
 def view(input: Tensor, *shape: Any, **options: Any) -> Tensor:
-    """`Tensor.view`, as a copy where strides demand it: networks call it on the layouts of stacked convolutions."""
+    """`Tensor.view`, as a copy if strides require it: networks call it on the layouts of stacked convolutions."""
     if options or isinstance(shape[0], torch.dtype):
         return input.view(*shape, **options)
     return input.reshape(*shape)
 
 
 class BackwardFunction(torch.autograd.Function):
-    """Base class of the backward pass of an operation, written as an operation of its own with a rule for vmap.
+    """Base class of backward passes written as operations with their own rule for vmap.
 
-    It cannot be differentiated again.
+    They cannot be differentiated again.
     """
 
     @staticmethod
@@ -77,7 +77,7 @@ class BackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        """Raise an error, so that nobody gets a wrong second derivative."""
+        """Raise an error instead of returning a wrong second derivative."""
         raise RuntimeError(
             "no second derivatives through convolution, max-pooling and BatchNorm; use finite differences instead"
         )

@@ -1,7 +1,7 @@
-"""Keyed random numbers on a CPU, as `engine/keys.py` defines them, to the bit.
+"""Keyed random numbers on a CPU, bit for bit those of `engine/keys.py`.
 
-Sixteen operations make a draw, each a pass over memory if it runs over all draws at once: that is a third of the time
-of a transformer with dropout. Here they run over pieces that stay in the cache.
+A draw takes sixteen operations. Over all draws at once each is a pass over memory, a third of the time of a transformer
+with dropout. Here they run over pieces that stay in the cache.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PIECE = 1 << 15  # draws at once: 256 KiB, and as much for the shifted ones
+PIECE = 1 << 15  # draws at once: 256 KiB, and as much for the shifted numbers
 GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, odd, as a signed 64-bit integer
 
 
 def _splitmix64_(z: Tensor, shifted: Tensor) -> None:
-    """SplitMix64's finaliser, `keys.mix`, of int64 numbers in place; `shifted` is memory of their shape."""
+    """SplitMix64's finaliser, `keys.mix`, of int64 numbers in place; `shifted` is scratch memory of their shape."""
     for shift, mask, factor in (
         (30, 0x3FFFFFFFF, -0x40A7B892E31B1A47),
         (27, 0x1FFFFFFFFF, -0x6B2FB644ECCEEE15),

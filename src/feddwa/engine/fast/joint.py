@@ -1,7 +1,7 @@
-"""Functions that federations in lockstep compute together, where each alone would launch many small operations.
+"""Functions that federations in lockstep compute together, because each alone would launch many small operations.
 
-A function marked `@jointly` treats tensors (..., m, d) alike for every index of the leading axes. Alone it is called as
-it is. In lockstep a federation's call waits for the same call of the others, and one call with a leading axis of
+A function marked `@jointly` treats tensors (..., m, d) alike for every index of the leading axes. Outside of lockstep
+it is called directly. In lockstep, calls of the same function wait for one another, and one call with a leading axis of
 federations serves all of them.
 """
 
@@ -20,13 +20,13 @@ from feddwa.engine.rows import adjacent
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Hands in a request of the federation whose thread this is, and waits for the reply; None outside of lockstep.
+# Submits a request of this thread's federation and waits for the reply; None outside of lockstep.
 SUBMIT: ContextVar[Callable[[Any], Any] | None] = ContextVar("submit", default=None)
 
 
 @dataclass(frozen=True)
-class Joint:
-    """A call of a function of tensors, mappings or sequences of tensors, and other values that can be hashed."""
+class JointCall:
+    """A call of a function, with tensors, mappings or sequences of tensors, and other hashable arguments."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -37,8 +37,8 @@ class Joint:
         return self.function, tuple(map(_signature, self.arguments))
 
     @staticmethod
-    def serve(_: object, requests: "Sequence[Joint]") -> Iterator[Any]:
-        """The results of calls of one signature, each in turn."""
+    def serve(_: object, requests: "Sequence[JointCall]") -> Iterator[Any]:
+        """The results of calls with one signature, in order."""
         function = requests[0].function
         if len(requests) == 1:
             yield function(*requests[0].arguments)
@@ -49,14 +49,14 @@ class Joint:
 
 
 def jointly(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, computed together with the same calls of other federations where these run in lockstep."""
+    """The function, computed together with the same calls of other federations in lockstep."""
 
     @functools.wraps(function)
     def call(*arguments: P.args, **_: P.kwargs) -> T:
         submit = SUBMIT.get()
         if submit is None:
-            return function(*arguments)  # type: ignore[call-arg]  # all of them are given by position
-        found: T = submit(Joint(function, arguments))
+            return function(*arguments)  # type: ignore[call-arg]  # all are positional
+        found: T = submit(JointCall(function, arguments))
         return found
 
     return call
@@ -71,7 +71,7 @@ def _signature(argument: Any) -> object:
 
 
 def _stacked(arguments: Sequence[Any]) -> Any:
-    """One argument of several calls, its tensors stacked; neighbours in memory are not copied."""
+    """One argument of several calls with its tensors stacked; adjacent tensors are not copied."""
     first = arguments[0]
     if isinstance(first, Tensor):
         found = adjacent(arguments)

@@ -1,9 +1,9 @@
 """Several federations in lockstep: whenever all of them want to train, their clients are trained as one stack.
 
-Seeds of one experiment, and trials of a search, do the same work on different data or with different numbers, so three
-of them are one program with three times the rows, trained and scored; so is what servers compute of models
-(`joint.py`). Every federation runs as if it were alone, in a thread of its own; only one thread runs at a time.
-`LockstepEngine` hands its rows in and waits until those of all federations have been worked on.
+Seeds of one experiment and trials of a search run the same program on different data or with different numbers. Three
+of them are therefore one program with three times the rows, for training, scoring and the server's computations
+(`joint.py`). Every federation runs in its own thread as if it were alone; only one thread runs at a time.
+`LockstepEngine` submits its rows and waits until those of all federations have been processed.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from feddwa.data.federated import FederatedData, NetworkInput
 from feddwa.engine.engine import Engine, Schedule
-from feddwa.engine.fast.joint import Joint
+from feddwa.engine.fast.joint import JointCall
 from feddwa.engine.fast.requests import Scoring, Training
 from feddwa.engine.fast.worker import Worker
 from feddwa.engine.score import Rated, Sums
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 @dataclass
 class LockstepEngine(Engine):
-    """The engine of one of several federations: counts by itself, trains and scores with the others."""
+    """The engine of one of several federations: keeps its own counts, but trains and scores with the others."""
 
     sample_offset: int = 0  # number of its first sample in the stack's data
     worker: Worker[Any] | None = None
-    made: dict[int, dict[object, Any]] = field(default_factory=dict)  # round -> what several make once: see `shared`
+    made: dict[int, dict[object, Any]] = field(default_factory=dict)  # round -> results computed once: see `shared`
 
     def advance(self, work: Parts, constants: Parts, schedule: Schedule) -> Parts:
         """See Engine. Waits until the rows of all federations have been trained."""
@@ -47,7 +47,7 @@ class LockstepEngine(Engine):
         return sums
 
     def enter(self, round: int) -> None:
-        """See Engine. What was shared in past rounds is forgotten."""
+        """See Engine. Drops the shared results of past rounds."""
         assert self.worker is not None
         self.worker.round = round
         for past in [known for known in self.made if 0 < known < round - 1]:
@@ -67,13 +67,13 @@ class LockstepEngine(Engine):
 
 
 def stacked_engine(engines: Sequence[Engine]) -> Engine:
-    """The engine that trains the rows of all federations, on the samples of all of them."""
+    """The engine that trains the rows of all federations on their joined samples."""
     data = _join_data([engine.data for engine in engines])
     return _engine_like(Engine, engines[0], data=data)  # type: ignore[no-any-return]
 
 
 def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
-    """For each federation's engine one that trains with the others."""
+    """An engine for each federation that trains with the others."""
     parts = [engine.data for engine in engines]
     lengths = [0 if _same_samples(parts) else len(data.y) for data in parts[:-1]]
     offsets = itertools.accumulate(lengths, initial=0)
@@ -85,9 +85,9 @@ def lockstep_engines(engines: Sequence[Engine]) -> list[LockstepEngine]:
 
 
 def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Run a task on each engine and return their results. `stack` trains what all of them ask for.
+    """Run a task on each engine and return their results. `stack` trains the submitted rows of all.
 
-    A task that fails stops all of them, and its error is raised. A task that ends early leaves the others to go on.
+    A task that fails stops all of them, and its error is raised. A task that ends early lets the others continue.
     """
     stack.lifted, workers = set(), [Worker(task) for task in tasks]
     for engine, worker in zip(engines, workers, strict=True):
@@ -105,14 +105,14 @@ def run_in_lockstep(stack: Engine, engines: Sequence[LockstepEngine], tasks: Seq
 
 
 def _next_groups(workers: Sequence[Worker[Any]]) -> list[list[Worker[Any]]]:
-    """Workers whose requests can be one stack, as a rule all of them.
+    """Workers whose requests can be one stack, usually all of them.
 
-    Those of a later round wait, and in a round those who have come further: nothing is scored while somebody waits to
-    train, so that who trains more often in a round does not leave the step.
+    Workers in a later round wait, and within a round those that are further ahead: nothing is scored while a worker
+    waits to train, so that federations with more trainings per round stay in step.
     """
     last = min(worker.round for worker in workers)
     behind = [worker for worker in workers if worker.round == last]
-    kinds = ([each for each in behind if isinstance(each.request, kind)] for kind in (Training, Joint, Scoring))
+    kinds = ([each for each in behind if isinstance(each.request, kind)] for kind in (Training, JointCall, Scoring))
     groups: dict[object, list[Worker[Any]]] = {}
     for worker in next(filter(None, kinds)):
         assert worker.request is not None
@@ -121,7 +121,7 @@ def _next_groups(workers: Sequence[Worker[Any]]) -> list[list[Worker[Any]]]:
 
 
 def _engine_like(kind: type[Any], engine: Engine, **changes: Any) -> Any:
-    """An engine of a kind with another one's settings, and compiled programs of its own."""
+    """An engine of class `kind` with another engine's settings and its own compiled programs."""
     same = ("module", "data", "settings", "seed", "loss", "dtype", "tensor_cores", "metrics")
     return kind(**{**{name: getattr(engine, name) for name in same}, **changes})
 
@@ -132,7 +132,7 @@ def _same_samples(parts: Sequence[FederatedData]) -> bool:
 
 
 def _join_data(parts: Sequence[FederatedData]) -> FederatedData:
-    """The samples of all federations, without splits: requests name their samples by number."""
+    """The samples of all federations, without splits: requests refer to samples by number."""
     first = parts[0]
     if _same_samples(parts):
         return replace(first, splits={})
@@ -140,7 +140,7 @@ def _join_data(parts: Sequence[FederatedData]) -> FederatedData:
 
 
 def _join_inputs(parts: Sequence[NetworkInput]) -> NetworkInput:
-    """Samples (n_i, *shape) one behind the other; of several inputs each by itself."""
+    """Concatenated samples (n_i, *shape); each of several inputs separately."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat([part for part in parts if isinstance(part, Tensor)])

@@ -1,6 +1,6 @@
-"""Convolution of many clients by im2col: patches are written out, and each client has one matrix product.
+"""Convolution of many clients by im2col: patches are written to memory, and each client has one matrix product.
 
-L = B H' W' counts the output positions of a client's batch, K = C kh kw the entries of a patch.
+L = B H' W' is the number of output positions of a client's batch, K = C kh kw the number of entries of a patch.
 """
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from feddwa.engine.fast.dispatch import Geometry, OutputMask
 
-MAX_PRODUCTS = 100  # matrix products, over all clients, into which a split-K product is divided at most
+MAX_PRODUCTS = 100  # largest number of matrix products, over all clients, of a split-K product
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def _unfold(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """All patches of the padded x (m, B, C, H, W) as a view (m, C, kh, kw, B, H', W')."""
     stride, padding, dilation = geometry
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-    for axis in (0, 1):  # a dilated window is a wider one of which every dilation-th entry is taken
+    for axis in (0, 1):  # a dilated window is every dilation-th entry of a wider one
         extent = dilation[axis] * (weight.shape[axis - 2] - 1) + 1
         x = x.unfold(3 + axis, extent, stride[axis])[..., :: dilation[axis]]
     return x.permute(0, 2, 5, 6, 1, 3, 4)  # from (m, B, C, H', W', kh, kw)
@@ -36,7 +36,7 @@ def _unfold(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 def conv_backward(
     grad_output: Tensor, x: Tensor, weight: Tensor, columns: Tensor, geometry: Geometry, output_mask: OutputMask
 ) -> tuple[Tensor | None, ...]:
-    """The gradients with respect to x, weight and bias of `conv`, each None where `output_mask` leaves it out.
+    """The gradients of `conv` with respect to x, weight and bias; None where `output_mask` is False.
 
     grad_output: (m, B, O, H', W'); x: (m, B, C, H, W); weight: (m, O, C, kh, kw); columns: (m, K, L).
     """
@@ -56,8 +56,8 @@ def conv_backward(
 def _split_k_product(a: Tensor, b: Tensor, batch: int) -> Tensor:
     """a @ b^T for a (m, O, L) and b (m, K, L), where L is a multiple of `batch`: (m, O, K).
 
-    Few small products with long sums leave most of a GPU idle. So the sums are split into parts of equal length, each a
-    product of its own, up to MAX_PRODUCTS products.
+    Few small products with long sums leave most of a GPU idle. The sums are therefore split into parts of equal length,
+    one product each, up to MAX_PRODUCTS products.
     """
     splits = max(n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or len(a) * n <= MAX_PRODUCTS))
     if splits == 1:

@@ -1,12 +1,12 @@
 """A training step of many clients as one compiled program.
 
 `vmap` turns the step of one client into a step of a stack. Run eagerly, the transforms of `torch.func` cost tens of
-microseconds per operation, more than the arithmetic of a small network. So a shape that recurs is recorded once as a
-flat list of ATen calls (`record.py`) that update the stack in place. On CUDA that list is captured in a CUDA graph, and
-a step is one launch.
+microseconds per operation, more than the arithmetic of a small network. A recurring shape is therefore recorded once as
+a flat list of ATen calls (`record.py`) that update the stack in place. On CUDA that list is captured in a CUDA graph,
+and a step is one launch.
 
-When a shape is recorded does not change the result. On a CPU eager and recorded runs execute the same kernels in the
-same order; on a GPU every run is a recorded one.
+Recording does not change the result. On a CPU eager and recorded runs execute the same kernels in the same order; on a
+GPU every run is a recorded one.
 """
 
 import bisect
@@ -24,7 +24,7 @@ Flat = Sequence[Tensor]
 Step = Callable[[Flat, Flat, Tensor, Tensor], Flat]  # (work, constants, index, keys) -> new work; leading axis = rows
 
 # Clients of many sizes make steps of many shapes. On a GPU a new shape (a recording, a graph) costs more than training
-# some rows too many, so there numbers of rows are rounded up to these sizes.
+# some extra rows, so the number of rows is rounded up to these sizes.
 USE_BUCKETS = {"cpu": False, "cuda": True}
 LEADING_BUCKETS = [count << power for power in range(24) for count in (4, 6)]  # 4, 6, 8, 12, 16, 24, ...
 LISTED_BUCKETS = [16 * 4**power for power in range(12)]  # rows with a last, short batch: few, of up to B - 1 lengths
@@ -43,27 +43,27 @@ class Program:
         self.work: list[Tensor] = []
         self.constants: list[Tensor] = []
         self._num_rows = 0  # rows in use
-        self._num_active = 0  # of these, the first ones are still trained
-        self._finished: list[Tensor] = []  # saved work of the others, which padding to a bucket would train on
+        self._num_active = 0  # the first of these are still training
+        self._finished: list[Tensor] = []  # saved work of the others, which padding to a bucket would train further
         self._uses: dict[object, int] = {}
         self._recorded: dict[object, Callable[..., None]] = {}
         self._graphs: dict[object, _CapturedGraph] = {}
 
     @property
     def capacity(self) -> int:
-        """Number of rows that there is storage for."""
+        """Number of rows in storage."""
         return len(self.work[0])
 
     def load(self, work: Flat, constants: Flat) -> None:
-        """Copy the work (m, *shape) in, and the constants (m, *shape) that go with it."""
+        """Copy in the work (m, *shape) and its constants (m, *shape)."""
         m = self._num_rows = self._num_active = len(work[0])
         if not work[0].is_cuda:
             self._finished = []
             self.work = [_allocate_like(value).copy_(value) for value in work]
-            # what is recorded holds for one layout in memory, and constants may be weights of convolutions
+            # a recording holds for one memory layout, and constants may be weights of convolutions
             self.constants = [_allocate_like(value).copy_(value) for value in constants]
             return
-        if not self.work or self.capacity < m:  # graphs hold addresses: storage is kept while it is large enough
+        if not self.work or self.capacity < m:  # graphs hold addresses: keep storage while it is large enough
             self.work = [_allocate_like(value) for value in work]
             self.constants = [_allocate_like(value) for value in constants]
             self._finished = []
@@ -86,7 +86,7 @@ class Program:
         count = len(index)
         if isinstance(rows, Tensor):
             self._restore_finished()
-            if USE_BUCKETS[index.device.type]:  # the last row several times: each copy writes the same values
+            if USE_BUCKETS[index.device.type]:  # pad with the last row: each copy writes the same values
                 count = round_up(count, LISTED_BUCKETS)
             self._run(*(_repeat_last(value, count) for value in (rows, index, keys)))
         else:
@@ -98,20 +98,20 @@ class Program:
             self._run(count, _repeat_last(index, count), _repeat_last(keys, count))
 
     def _save_finished(self, active: int) -> None:
-        """Save the work of rows that are no longer among the first `active`: padding will overwrite it."""
+        """Save the work of rows beyond the first `active`: padding will overwrite it."""
         if active < self._num_active:
             self._finished = self._finished or [torch.empty_like(value) for value in self.work]
             _copy_rows(self._finished, self.work, slice(active, self._num_active))
             self._num_active = active
 
     def _restore_finished(self) -> None:
-        """Write the saved work of finished rows back, so that all rows hold their own."""
+        """Write the saved work of finished rows back."""
         if self._num_active < self._num_rows:
             _copy_rows(self.work, self._finished, slice(self._num_active, self._num_rows))
             self._num_active = self._num_rows
 
     def _run(self, rows: int | Tensor, index: Tensor, keys: Tensor) -> None:
-        """`run` of rows that fill their bucket: eager, recorded or captured, by how often the shape was used."""
+        """`run` of rows that fill their bucket: eager, recorded or captured, depending on the uses of the shape."""
         shape = (isinstance(rows, int), index.shape, self._layout(rows))
         uses = self._uses[shape] = self._uses.get(shape, 0) + 1
         if uses <= RECORD_AFTER[index.device.type]:
@@ -156,25 +156,25 @@ class Program:
         return self._recorded[shape]
 
     def _layout(self, rows: int | Tensor) -> object:
-        """The strides of constants, for which alone a recorded step holds: on a CPU, rows may share their memory."""
+        """The strides of constants, for which alone a recorded step is valid: on a CPU, rows may share memory."""
         shared = isinstance(rows, int) and not all(value.is_contiguous() for value in self.constants)
         return tuple(value.stride() for value in self.constants) if shared else None
 
 
 def _allocate_like(value: Tensor) -> Tensor:
-    """Storage of a tensor's shape. Convolution weights (m, O, C, kh, kw) have channels last, as kernels read them."""
+    """Storage of a tensor's shape. Convolution weights (m, O, C, kh, kw) have channels last, as the kernels expect."""
     if value.ndim == 5 and implementation(value) == "kernels":
         return torch.empty_like(value.movedim(2, -1), memory_format=torch.contiguous_format).movedim(-1, 2)
     return torch.empty_like(value, memory_format=torch.contiguous_format)
 
 
 def round_up(count: int, buckets: Sequence[int]) -> int:
-    """The smallest bucket, of an ascending list, that holds `count`."""
+    """The smallest bucket of an ascending list that is at least `count`."""
     return buckets[bisect.bisect_left(buckets, count)]
 
 
 def _copy_rows(into: Flat, values: Flat, rows: slice) -> None:
-    """Copy some rows of every tensor, in one call for all tensors of a dtype."""
+    """Copy some rows of every tensor, in one call per dtype."""
     for dtype in {value.dtype for value in values}:
         alike = [position for position, value in enumerate(values) if value.dtype == dtype]
         torch._foreach_copy_([into[n][rows] for n in alike], [values[n][rows] for n in alike])
@@ -199,7 +199,7 @@ class _CapturedGraph:
             function(*self.inputs)
 
     def replay(self, *inputs: int | Tensor) -> None:
-        """Copy the inputs to where the graph reads them, and launch it."""
+        """Copy the inputs to the graph's addresses and launch it."""
         for static, value in zip(self.inputs, inputs, strict=True):
             if isinstance(static, Tensor) and isinstance(value, Tensor):
                 static.copy_(value)
@@ -209,9 +209,9 @@ class _CapturedGraph:
 def make_in_place(module: fx.GraphModule, fused: bool) -> fx.GraphModule:
     """Rewrite a recorded `step(*work, ...) -> new work` so that it overwrites its work and returns nothing.
 
-    An update `add(work, gradient)` after which the old value is not needed becomes `add_`: no second stack in memory.
-    fused: a gradient that is a matrix product is added as it is computed (`baddbmm_`) and never written; all other
-    updates of a kind are one call.
+    An update `add(work, gradient)` whose old value is no longer needed becomes `add_`, which avoids a second stack in
+    memory. fused: a gradient that is a matrix product is added while it is computed (`baddbmm_`) and never written; all
+    other updates of a kind are one call.
     """
     graph = module.graph
     position = {node: number for number, node in enumerate(graph.nodes)}
@@ -261,7 +261,7 @@ def _insert_additions(graph: fx.Graph, updates: Sequence[tuple[fx.Node, fx.Node]
 
 
 def _insert_copies(graph: fx.Graph, results: Sequence[tuple[fx.Node, fx.Node]], fused: bool) -> None:
-    """Insert `old.copy_(new)` for every result (old, new). fused: those of a dtype are one call."""
+    """Insert `old.copy_(new)` for every result (old, new). fused: one call per dtype."""
     by_dtype: dict[torch.dtype, list[tuple[fx.Node, fx.Node]]] = {}
     for old, new in results:
         if fused and _same_layout(old, new):
@@ -273,7 +273,7 @@ def _insert_copies(graph: fx.Graph, results: Sequence[tuple[fx.Node, fx.Node]], 
 
 
 def _same_layout(old: fx.Node, new: fx.Node) -> bool:
-    """Whether shape, dtype and strides agree: only then torch fuses a list of such pairs into one kernel."""
+    """Whether shape, dtype and strides agree: only then does torch fuse a list of such pairs into one kernel."""
     return all(old.meta[key] == new.meta.get(key) for key in ("shape", "dtype", "strides"))
 
 
@@ -283,9 +283,9 @@ def _unzip(pairs: Sequence[tuple[fx.Node, fx.Node]]) -> tuple[Any, ...]:
 
 
 def _bmm_operands(node: fx.Node) -> tuple[Any, ...]:
-    """Operands of a batched matrix product, transposed an even number of times since, if nothing else uses it; else ().
+    """Operands of a batched matrix product behind an even number of transpositions, if it has no other user; else ().
 
-    The update that is being rewritten is the one user.
+    Its one user is the update that is being rewritten.
     """
     transposes = 0
     while node.target is aten.transpose.int and node.args[1:] == (1, 2) and len(node.users) == 1:

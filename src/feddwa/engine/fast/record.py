@@ -1,8 +1,7 @@
-"""Record what a function does to tensors as a flat list of ATen calls, with vmap and grad resolved.
+"""Record the tensor operations of a function as a flat list of ATen calls, with vmap and grad resolved.
 
-Below the transforms of `torch.func` there are only plain tensors and ATen calls. A dispatch mode sees every call and
-writes it into an `fx.Graph` as it happens. That takes some milliseconds for a step; tracing it with symbolic tensors
-takes some hundred.
+Below the transforms of `torch.func` there are only plain tensors and ATen calls. A dispatch mode records every call in
+an `fx.Graph`. That takes some milliseconds per step; tracing with symbolic tensors takes hundreds.
 """
 
 import operator
@@ -60,10 +59,10 @@ class RecordedFunction:
 
 
 class _Recorder(TorchDispatchMode):
-    """Makes a node of every ATen call. A tensor that no recorded call has made is a constant.
+    """Make a node of every ATen call. A tensor that no recorded call has made is a constant.
 
     A tensor carries its node as an attribute, so tensors that the function drops are freed while it runs. (A dictionary
-    with weak keys would do as well, but Python swallows a Ctrl-C that arrives in the callback of a weak reference.)
+    with weak keys would also work, but Python swallows a Ctrl-C that arrives in the callback of a weak reference.)
     """
 
     def __init__(self) -> None:
@@ -85,13 +84,13 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def bind(self, value: Tensor, node: fx.Node) -> None:
-        """Note that `node` has made the tensor `value`."""
+        """Record `node` as the origin of the tensor `value`."""
         strides = tuple(stride for stride, length in zip(value.stride(), value.shape, strict=True) if length > 1)
         node.meta |= {"shape": value.shape, "dtype": value.dtype, "strides": strides, "device": value.device}
         value._recorded = self, node  # type: ignore[attr-defined]
 
     def node_of(self, value: Tensor) -> fx.Node:
-        """The node that has made a tensor; a new constant if there is none."""
+        """The node of a tensor; a new constant if it has none."""
         if getattr(value, "_recorded", (None,))[0] is not self:
             name = f"constant_{len(self.constants)}"
             self.constants[name] = value
@@ -110,8 +109,8 @@ def _replace_ones_like(graph: fx.Graph) -> None:
 def _remove_overwritten_clones(graph: fx.Graph) -> None:
     """Replace `c = clone(x); ...; c.copy_(y)`, with x an input, by x before the copy and y after it.
 
-    Only where shapes and dtypes agree, all other uses of the clone stand before the copy, and nothing else writes to c
-    or y. BatchNorm updates its running statistics in this way.
+    Only if shapes and dtypes agree, all other uses of the clone precede the copy, and nothing else writes to c or y.
+    BatchNorm updates its running statistics in this way.
     """
     position = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
@@ -129,7 +128,7 @@ def _remove_overwritten_clones(graph: fx.Graph) -> None:
 
 
 def _replace_counter_updates(graph: fx.Graph) -> None:
-    """Replace `clone(x).add_(number)`, with x an input, by `add(x, number)`: BatchNorm counts its batches so."""
+    """Replace `clone(x).add_(number)`, with x an input, by `add(x, number)`: BatchNorm's count of batches."""
     position = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.find_nodes(op="call_function", target=aten.add_.Tensor):
         clone, number = node.args
@@ -160,7 +159,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _remove_identities(graph: fx.Graph) -> None:
-    """Remove views, expansions and multiplications by one that change nothing; the rules for vmap leave many."""
+    """Remove views, expansions and multiplications by one without effect; the rules for vmap leave many."""
     views = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
     for node in list(graph.nodes):
         same_shape = node.target in views and node.meta["shape"] == node.args[0].meta["shape"]

@@ -4,8 +4,8 @@ Sequences of a stack are (T, m, B, ...), with time first, so that a step is cont
 (m, ...). H is the hidden size, P the size of the outputs (H, or an LSTM's `proj_size`), G the size of the gates: 4 H in
 the order i, f, g, o (LSTM), 3 H in the order r, z, n (GRU), H (RNN).
 
-The backward pass is written out: what does not depend on the next step's gradient is computed for all steps at once,
-and the gradient of the weights is one product over all steps.
+The backward pass is written out: everything that does not depend on the next step's gradient is computed for all steps
+at once, and the weights' gradient is one product over all steps.
 """
 
 from collections.abc import Sequence
@@ -16,24 +16,24 @@ from torch import Tensor
 
 
 class Weights(NamedTuple):
-    """What the loop multiplies with."""
+    """The loop's weights."""
 
-    weight: Tensor  # (m, G, P), of the hidden state
-    bias: Tensor | None  # (m, G), added to that product; of a GRU
-    projection: Tensor | None  # (m, P, H), of the hidden state to the output; of an LSTM with proj_size
+    weight: Tensor  # (m, G, P), applied to the hidden state
+    bias: Tensor | None  # (m, G), added to that product; GRU only
+    projection: Tensor | None  # (m, P, H), hidden state to output; LSTM with proj_size only
 
 
 class Trace(NamedTuple):
-    """What the loop computes."""
+    """The loop's results."""
 
     outputs: Tensor  # (T, m, B, P)
-    last_cell: Tensor  # (m, B, H), of an LSTM; else empty
-    gates: Tensor  # (T, m, B, G), after their activations; of an RNN empty
+    last_cell: Tensor  # (m, B, H); empty except for an LSTM
+    gates: Tensor  # (T, m, B, G), after their activations; empty for an RNN
     more: Tensor  # (T, m, B, H), an LSTM's cell states, or a GRU's product for n before the reset gate; else empty
 
 
 class Gradients(NamedTuple):
-    """The gradients of the loop with respect to its inputs; None where there is no such input."""
+    """The gradients of the loop with respect to its inputs; None for absent inputs."""
 
     projected: Tensor  # (T, m, B, G)
     hidden: Tensor  # (m, B, P)
@@ -44,7 +44,7 @@ class Gradients(NamedTuple):
 
 
 def forward(kind: str, projected: Tensor, hidden: Tensor, cell: Any, weights: Weights) -> Trace:
-    """projected: (T, m, B, G), the input's part of the gates; hidden (m, B, P) and cell (m, B, H): the first state."""
+    """projected: (T, m, B, G), the input's part of the gates; hidden (m, B, P), cell (m, B, H): the initial states."""
     gates = projected.clone(memory_format=torch.contiguous_format)
     if kind == "lstm":
         return _lstm(gates, hidden, cell, weights)
@@ -120,7 +120,7 @@ def _gru(gates: Tensor, hidden: Tensor, weights: Weights) -> Trace:
 def _gru_backward(trace: Trace, grad_output: Tensor, hidden: Tensor, weights: Weights) -> Gradients:
     r, z, n = trace.gates.chunk(3, -1)
     before, size = _before(hidden, trace.outputs), hidden.shape[-1]
-    slope = (1 - z) * (1 - n * n)  # of the hidden state by n before its activation
+    slope = (1 - z) * (1 - n * n)  # derivative of the hidden state by n before its activation
     grad_products = torch.cat([slope * trace.more * r * (1 - r), (before - n) * z * (1 - z), slope * r], -1)
     grad_hidden, totals = torch.zeros_like(hidden), []
     for step in reversed(range(len(grad_output))):

@@ -1,4 +1,4 @@
-"""What federations in lockstep ask for: rows trained or scored, as one stack for all who ask for the same."""
+"""Requests of federations in lockstep: rows to train or score, served as one stack if their signatures agree."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from feddwa.engine.types import Parts, Stack
 
 @dataclass(frozen=True)
 class Training:
-    """Rows that are to be trained: the arguments of `Engine.advance`, with samples numbered as the stack has them."""
+    """Rows to train: the arguments of `Engine.advance`, with samples numbered as in the stack."""
 
     work: Parts
     constants: Parts
@@ -28,14 +28,14 @@ class Training:
     def signature(self) -> object:
         """The step's template, epochs, batch size, augmentation, and name, shape and dtype of every tensor.
 
-        Requests that agree can be one stack: the numbers of their steps may differ.
+        Requests with equal signatures can be one stack: the numbers of their steps may differ.
         """
         schedule, shapes = self.schedule, _shapes({**self.work, **self.constants})
         return template(schedule.step), len(schedule.epochs), schedule.width, schedule.augment, shapes
 
     @staticmethod
     def serve(stack: Engine, requests: "Sequence[Training]") -> Iterator[Parts]:
-        """Train requests of one signature as one stack; the rows of each in turn."""
+        """Train requests of one signature as one stack; yields the rows of each in order."""
         first = requests[0].schedule.step
         if any(request.varies or request.schedule.step != first for request in requests):
             stack.lifted.add(template(first))
@@ -46,18 +46,18 @@ class Training:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Rows that are to be scored, with samples numbered as the stack has them."""
+    """Rows to score, with samples numbered as in the stack."""
 
     asked: Rated
 
     @property
     def signature(self) -> object:
-        """Whether outputs are wanted, and name, shape and dtype of every tensor."""
+        """Whether outputs are requested, and name, shape and dtype of every tensor."""
         return self.asked.outputs, _shapes({"model": self.asked.model, "buffers": self.asked.buffers})
 
     @staticmethod
     def serve(stack: Engine, requests: "Sequence[Scoring]") -> Iterator[Sums]:
-        """Score requests of one signature as one stack; the sums of each in turn."""
+        """Score requests of one signature as one stack; yields the sums of each in order."""
         asked = [request.asked for request in requests]
         parts = concat([{"model": each.model, "buffers": each.buffers} for each in asked])
         index, sizes = _stack_orders([each.index for each in asked]), torch.cat([each.sizes for each in asked])
@@ -72,7 +72,7 @@ def _shapes(parts: Parts) -> object:
 
 
 def _places(counts: Sequence[int]) -> list[slice]:
-    """The rows of each request in a stack of all."""
+    """The rows of each request in the stack."""
     ends = itertools.accumulate(counts)
     return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
@@ -93,16 +93,16 @@ def _merge(requests: Sequence[Training], lifted: bool) -> tuple[Parts, Parts, Sc
 
 
 def _numbers_of_rows(schedules: Sequence[Schedule], device: torch.device | None) -> Stack:
-    """The numbers of all requests' steps, of each for its rows: (sum of m_i,)."""
+    """The numbers of all requests' steps, repeated for their rows: (sum of m_i,)."""
     steps, rows = [numbers(each.step) for each in schedules], torch.tensor([each.rows for each in schedules])
     values = {name: torch.tensor([step[name] for step in steps], dtype=torch.float64) for name in steps[0]}
     return {name: value.repeat_interleave(rows).to(device) for name, value in values.items()}
 
 
 def _stack_orders(orders: Sequence[Tensor]) -> Tensor:
-    """Sample orders (m_i, longest_i) as one (sum of m_i, longest), padded by zeros.
+    """Sample orders (m_i, longest_i) as one (sum of m_i, longest), padded with zeros.
 
-    What is beyond the size of a client is never read.
+    Entries beyond a client's size are never read.
     """
     longest = max(order.shape[1] for order in orders)
     filled = (order if order.shape[1] == longest else F.pad(order, (0, longest - order.shape[1])) for order in orders)

@@ -3,18 +3,18 @@
 `vmap` of a convolution with weights per client is a grouped convolution, and the next layer copies its result into
 another layout. The implementations here (`dispatch.implementation`) avoid that copy:
 
-- "channels", on a CPU: the client axis stays inside the channels, in channels-last memory, from one layer to the next.
-  Pooling then runs over whole vectors. Groups of a client are more groups of the whole.
+- "channels", on a CPU: the client axis stays inside the channels, in channels-last memory, from one layer to the
+  next. Pooling then runs over whole vectors. A client's groups become further groups.
 - "kernels", on a GPU: cuDNN would launch one kernel per group, so a convolution is one matrix product per client.
   Triton kernels (`kernels/`) gather the patches as they multiply. Channels are last in memory.
-- "patches", on a GPU in other dtypes: patches are written out (`patches.py`). Channels stand before the batch in
-  memory, (m, C, B, H, W), from one layer to the next, so that the batch of a client is one matrix.
+- "patches", on a GPU in other dtypes: patches are written to memory (`patches.py`). Channels precede the batch in
+  memory, (m, C, B, H, W), from one layer to the next, so that a client's batch is one matrix.
 
 Sequences (B, C, L) are images of height one. Depthwise convolutions, for which torch has a kernel of any shape, and
 those of volumes are "channels" everywhere. `convolutions.py` has the rest for a GPU: grouped, transposed, pointwise.
 
 These are ordinary `autograd.Function`s with a rule for `vmap`; for a single client they are torch's own operation.
-Pooling and BatchNorm (`stacked_pool.py`, `stacked_norm.py`) take these layouts as they are and keep them.
+Pooling and BatchNorm (`stacked_pool.py`, `stacked_norm.py`) accept and keep these layouts.
 """
 
 from functools import partial
@@ -80,7 +80,7 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (partial(_conv_transpose,
 
 
 def _named_padding(input: Tensor, weight: Tensor, name: str, dilation: tuple[int, ...]) -> tuple[Tensor, Any]:
-    """The padding of a name. "same" of an even window pads one more behind: the input comes with that one."""
+    """The padding for "same" or "valid". For an even window, "same" pads the end of the input by one more."""
     if name == "valid":
         return input, 0
     total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
@@ -90,7 +90,7 @@ def _named_padding(input: Tensor, weight: Tensor, name: str, dilation: tuple[int
 
 
 def _apply(input: Tensor, weight: Tensor, bias: Tensor | None, conv: Convolution) -> Tensor:
-    """The convolution of a batch or of one sample, of sequences, images or volumes."""
+    """The convolution of a batch or of one sample; sequences, images or volumes."""
     dims = len(conv.stride)
     if input.ndim == dims + 1:
         return _apply(input.unsqueeze(0), weight, bias, conv).squeeze(0)
@@ -147,7 +147,7 @@ class _Conv(torch.autograd.Function):
 class _ConvBackward(BackwardFunction):
     """Gradients of a convolution with respect to its input, weight and bias; None where `output_mask` is False.
 
-    One client: grad_output (B, O, *size'), x (B, C, *size), weight as of `_Conv`; kept: what that has kept.
+    One client: grad_output (B, O, *size'), x (B, C, *size), weight as in `_Conv`; kept: `_Conv`'s second output.
     """
 
     @staticmethod
@@ -181,7 +181,7 @@ class _ConvBackward(BackwardFunction):
         grad_output = _merged(grad_output, in_dims[0], m)  # (B, m O, H', W')
         x = _merged(x, in_dims[1], m)  # (B, m C, H, W)
         merged = _backward(grad_output, x, weight.flatten(0, 1), _of_all(conv, m), output_mask)
-        axes = (1, 0, 0)  # of the clients: in the channels of the input, in the first axis of weight and bias
+        axes = (1, 0, 0)  # client axis: channels of the input, first axis of weight and bias
         grads = tuple(
             None if value is None else value.unflatten(axis, (m, -1)) for value, axis in zip(merged, axes, strict=True)
         )
@@ -197,22 +197,22 @@ def _backward(
 
 
 def _implementation(x: Tensor, weight: Tensor, in_dims: Any, conv: Convolution) -> Any:
-    """How clients with a convolution each are computed; in_dims: where the client axes of x and weight are."""
+    """The implementation for clients with separate weights; in_dims: the client axes of x and weight."""
     channels = x.movedim(in_dims[0], 0).shape[2] if in_dims[0] is not None else x.shape[1]
     depthwise = conv.groups == channels > 1
-    shared = in_dims[1] is None  # of which no patches were kept
+    shared = in_dims[1] is None  # no patches were kept
     return "channels" if len(conv.stride) != 2 or depthwise or shared else implementation(x)
 
 
 def _of_all(conv: Convolution, m: int) -> Convolution:
-    """The convolution of m clients whose channels are merged."""
+    """The convolution of m clients with merged channels."""
     return conv._replace(groups=m * conv.groups)
 
 
 def _merged(x: Tensor, dim: int | None, m: int) -> Tensor:
     """(B, C, ...), with a client axis m at `dim` or shared by all, -> (B, m * C, ...).
 
-    On a CPU in channels-last memory; torch's depthwise kernel on a GPU wants the channels where they are.
+    On a CPU in channels-last memory; on a GPU torch's depthwise kernel needs the default layout.
     """
     if x.is_cuda or x.ndim - (dim is not None) != 4:
         return clients_first(x, dim, m).transpose(0, 1).flatten(1, 2).contiguous()

@@ -1,8 +1,7 @@
 """Batch normalisation mapped over clients: every client's channel is a channel of one large batch normalisation.
 
-torch's own rule for `vmap` normalises without scale and shift, and leaves these and their gradients to a dozen passes
-over the activations. Here the clients' scales and shifts are merged as the channels are, so that torch's kernels need
-one pass.
+torch's own rule for `vmap` normalises without scale and shift, and applies these in a dozen further passes over the
+activations. Here the clients' scales and shifts are merged like the channels, so that torch's kernels need one pass.
 """
 
 from typing import Any
@@ -32,12 +31,12 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`F.batch_norm`, with a rule of our own for vmap over images (B, C, H, W). Updates the running statistics."""
+    """`F.batch_norm` with its own vmap rule for images (B, C, H, W). Updates the running statistics."""
     if (
         running_mean is None or running_var is None or weight is None or bias is None or input.ndim != 4
         or (training and input[:, 0].numel() == 1)
     ):  # fmt: skip
-        input = input.contiguous()  # under vmap torch cannot ask for another layout
+        input = input.contiguous()  # under vmap torch cannot request another layout
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if not training:
         scale = weight * torch.rsqrt(running_var + eps)
@@ -50,7 +49,7 @@ def batch_norm(
 
 
 def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`torch.group_norm`, and `F.group_norm`, of an input in any layout: under vmap torch's own fails on some."""
+    """`torch.group_norm` and `F.group_norm` for any memory layout: under vmap torch's own fails on some."""
     return torch.group_norm(input.contiguous(), *args, **kwargs)
 
 
@@ -130,7 +129,7 @@ class _BatchNormBackward(BackwardFunction):
 def _merge(x: Tensor, dim: int | None, m: int) -> Any:
     """x (B, C, H, W), with a client axis m at `dim`, as images with m C channels.
 
-    Returns these; a function that splits the clients off their channels again; and where the client axis is then.
+    Returns the images, a function that splits the clients off the channels again, and the client axis it creates.
     """
     if implementation(x) != "channels":
         planes = clients_first(x, dim, m).transpose(1, 2)  # (m, C, B, H, W), as stacked_conv leaves it in memory

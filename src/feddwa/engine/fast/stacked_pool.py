@@ -1,4 +1,4 @@
-"""Max-pooling that stays fast when it is mapped over clients, on the layouts that `stacked_conv.py` leaves in memory.
+"""Max-pooling that stays fast under vmap, for the memory layouts of `stacked_conv.py`.
 
 Triton kernels pool relu(x) without writing relu(x) to memory.
 """
@@ -34,10 +34,10 @@ def max_pool2d(
     return_indices: bool = False,
     relu: Relu | None = None,
 ) -> Any:
-    """`F.max_pool2d`, with a rule of our own for vmap.
+    """`F.max_pool2d` with its own vmap rule.
 
-    relu: output and input of the network's last call, if that was a relu. Where its output is what is pooled, Triton
-    kernels do both at once.
+    relu: output and input of the network's last call, if that was a ReLU. If its output is the input here, Triton
+    kernels compute both at once.
     """
     if input.ndim != 4 or return_indices:
         pool: Any = F.max_pool2d
@@ -51,14 +51,16 @@ def max_pool2d(
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """`F.adaptive_avg_pool2d`. Down to one pixel torch takes the mean too, but then sets strides, which vmap cannot."""
+    """`F.adaptive_avg_pool2d`. Down to one pixel torch also takes the mean, but then sets strides, which vmap does not
+    allow.
+    """
     if output_size in (1, (1, 1), [1, 1]):
         return input.mean((-2, -1), keepdim=True)
     return F.adaptive_avg_pool2d(input, output_size)
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """`F.adaptive_avg_pool1d`, likewise."""
+    """`F.adaptive_avg_pool1d`, in the same way."""
     return input.mean(-1, keepdim=True) if output_size in (1, (1,), [1]) else F.adaptive_avg_pool1d(input, output_size)
 
 
@@ -103,7 +105,7 @@ class _MaxPool(torch.autograd.Function):
 class _MaxPoolBackward(BackwardFunction):
     """The gradient of `_MaxPool`: grad_output at the indices of the maxima, added where windows overlap.
 
-    One client: grad_output, indices (B, C, H', W'); x (B, C, H, W), of which only the shape matters.
+    One client: grad_output, indices (B, C, H', W'); x (B, C, H, W), used for its shape alone.
     """
 
     @staticmethod
@@ -140,19 +142,19 @@ def _planes_backward(grad_output: Tensor, x: Tensor, indices: Tensor, window: Wi
 
 
 def _has_kernel(x: Tensor, window: Window) -> bool:
-    """Whether `_MaxPool` runs by Triton kernels. They have no dilation, and indices of eight bits."""
+    """Whether `_MaxPool` has a Triton kernel: no dilation, at most eight-bit indices."""
     size, _, _, dilation, _ = window
     return implementation(x) == "kernels" and dilation == (1, 1) and size[0] * size[1] < 128
 
 
 def _output_length(length: int, size: int, stride: int, padding: int, ceil_mode: bool) -> int:
-    """Number of windows along an axis. `ceil_mode`: the last may end outside the image, if it begins inside."""
+    """Number of windows along an axis. `ceil_mode`: the last may extend beyond the image if it begins inside."""
     steps = (length + 2 * padding - size + (stride - 1 if ceil_mode else 0)) // stride
     return steps if ceil_mode and steps * stride >= length + padding else steps + 1
 
 
 def _tiles_the_image(window: Window) -> bool:
-    """Whether windows neither overlap nor reach outside the image."""
+    """Whether windows neither overlap nor extend beyond the image."""
     size, stride, padding, dilation, ceil_mode = window
     return bool(size == stride and padding == (0, 0) and dilation == (1, 1) and not ceil_mode)
 
@@ -185,7 +187,7 @@ class _TiledMaxPool(torch.autograd.Function):
 
 
 class _TiledMaxPoolBackward(BackwardFunction):
-    """The gradient of `_TiledMaxPool`: grad_output at each window's first maximum; zero where relu cuts that off."""
+    """The gradient of `_TiledMaxPool`: grad_output at each window's first maximum; zero where the ReLU is inactive."""
 
     @staticmethod
     def forward(grad_output: Tensor, x: Tensor, size: Pair, relu: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """Recurrent layers that can be mapped over clients: torch's LSTM, GRU and RNN have no rule for `vmap`.
 
-The input's part of the gates is one product for all time steps; what is left is a loop over time (`recurrence.py`),
-whose products are batched over clients.
+The input's part of the gates is one product for all time steps; the rest is a loop over time (`recurrence.py`), whose
+products are batched over clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from feddwa.engine.fast.dispatch import BackwardFunction, clients_first
 from feddwa.engine.fast.recurrence import Trace, Weights, backward, forward
 
-States = tuple[Tensor, ...]  # hidden state, and of an LSTM the cell state
+States = tuple[Tensor, ...]  # hidden state, and for an LSTM the cell state
 
 
 def recurrent(
@@ -29,10 +29,10 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` of sequences of equal length, without dropout between layers.
+    """`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` for sequences of equal length, without dropout between layers.
 
-    input: (T, B, I), or (B, T, I) if batch_first; hx: states (layers * directions, B, P or H); params: as torch lists
-    them, direction by direction of layer by layer. Returns the outputs of the last layer and the last states of all.
+    input: (T, B, I), or (B, T, I) if batch_first; hx: states (layers * directions, B, P or H); params: in torch's
+    order, by layer and direction. Returns the outputs of the last layer and the last states of all layers.
     """
     states = hx if kind == "lstm" else (hx,)
     x = input.transpose(0, 1) if batch_first else input
@@ -119,8 +119,9 @@ class _Recurrence(torch.autograd.Function):
 
 
 class _RecurrenceBackward(BackwardFunction):
-    """The gradients of `_Recurrence` with respect to its tensors, from those of the outputs (T, B, P) and of the last
-    cell state (B, H), the inputs, and what the forward pass has kept."""
+    """The gradients of `_Recurrence` with respect to its tensors, from the gradients of the outputs (T, B, P) and the
+    last cell state (B, H), the inputs, and the saved results of the forward pass.
+    """
 
     @staticmethod
     def forward(grad_output: Tensor, *others: Any) -> Any:
@@ -147,7 +148,7 @@ def _gradients(kind: str, sequences: Sequence[Tensor], stack: Sequence[Any]) -> 
 
 
 def _one_client(values: Sequence[Any]) -> list[Any]:
-    """Values of one client as a stack of one."""
+    """The values of one client as a stack of one."""
     return [None if value is None else value.unsqueeze(0) for value in values]
 
 
@@ -156,12 +157,12 @@ def _clients_first(values: Sequence[Any], dims: Sequence[int | None], m: int) ->
 
 
 def _without_clients(results: Sequence[Any], axes: Sequence[int]) -> tuple[Any, ...]:
-    """Results of a stack of one client without the client axis; what is None or empty has none."""
+    """Results of a stack of one client without the client axis; None and empty results have none."""
     pairs = zip(results, axes, strict=True)
     return tuple(value if value is None or not value.numel() else value.squeeze(axis) for value, axis in pairs)
 
 
 def _with_axes(results: Sequence[Any], axes: Sequence[int]) -> Any:
-    """Results of a stack, and where the client axis of each is."""
+    """Results of a stack, and the client axis of each."""
     pairs = zip(results, axes, strict=True)
     return tuple(results), tuple(None if value is None or not value.numel() else axis for value, axis in pairs)

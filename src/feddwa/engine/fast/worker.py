@@ -1,36 +1,36 @@
-"""A task in a thread of its own that takes turns with others: it runs from one request to the next."""
+"""A task in its own thread that takes turns with others: it runs from one request to the next."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from feddwa.engine.fast.joint import SUBMIT, Joint
+from feddwa.engine.fast.joint import SUBMIT, JointCall
 from feddwa.engine.fast.requests import Scoring, Training
 
 T = TypeVar("T")
-Request = Training | Scoring | Joint
+Request = Training | Scoring | JointCall
 
 
 def _held() -> threading.Lock:
-    """A lock that waits to be released by another thread: a semaphore of one, without the price of a Condition."""
+    """A held lock, to be released by another thread: a semaphore of one, cheaper than a Condition."""
     lock = threading.Lock()
     lock.acquire()
     return lock
 
 
 class _Stopped(BaseException):
-    """Unwinds the thread of a task that has been stopped."""
+    """Unwinds the thread of a stopped task."""
 
 
 @dataclass
 class Worker(Generic[T]):
-    """A task in a thread of its own that runs only when it is told to, from one request to the next."""
+    """A task in its own thread that runs only when asked to, from one request to the next."""
 
     task: Callable[[], T]
     request: Request | None = None
     reply: Any = None
-    round: int = 0  # that its federation is in
+    round: int = 0  # current round of its federation
     _thread: threading.Thread | None = None
     _may_run: threading.Lock = field(default_factory=_held)
     _paused: threading.Lock = field(default_factory=_held)  # free at a request, or once the task has ended
@@ -55,7 +55,7 @@ class Worker(Generic[T]):
         return self.request is not None
 
     def submit(self, request: Request) -> Any:
-        """Hand in a request and wait for its reply. Called from the task's thread."""
+        """Submit a request and wait for its reply. Called from the task's thread."""
         self.request = request
         self._paused.release()
         self._may_run.acquire()
@@ -73,7 +73,7 @@ class Worker(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the task returned."""
+        """The task's return value."""
         return self._results[0]
 
     def _run(self) -> None:

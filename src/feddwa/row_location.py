@@ -1,4 +1,4 @@
-"""How much room there is, and where the rows of all clients have enough of it: the choice of `--state auto`."""
+"""Choose where the rows of all clients are stored, by the free memory and disk: `--state auto`."""
 
 import logging
 import os
@@ -12,17 +12,17 @@ from feddwa.engine.memory import free_bytes
 from feddwa.engine.places import MARKS
 from feddwa.errors import InputError
 from feddwa.federation import Federation
-from feddwa.state import MEMORY, SERVER, State, row_bytes
+from feddwa.state import MEMORY, SERVER, Placement, row_bytes
 
 log = logging.getLogger(__name__)
 
 GIB = 1 << 30
-COPIES = 2  # of the rows on the device: a round makes new ones from them
-ON_DEVICE, ON_HOST = 0.25, 0.5  # shares of the free memory that auto gives to rows: training needs the rest
+COPIES = 2  # copies of the rows on the device: a round makes new ones
+ON_DEVICE, ON_HOST = 0.25, 0.5  # shares of free memory that auto allows for rows; training needs the rest
 
 
 def host_bytes() -> int:
-    """Bytes of host memory that can be had, the system's caches included."""
+    """Available bytes of host memory, including the system's caches."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -31,25 +31,25 @@ def host_bytes() -> int:
 
 
 def disk_bytes(folder: str | None) -> int:
-    """Bytes of free disk where a folder is or will be; None: where temporary files are."""
+    """Free bytes on the disk of a folder, which need not exist yet; None: of the temporary folder."""
     path = Path(folder or tempfile.gettempdir()).absolute()
     there = next(each for each in (path, *path.parents) if os.path.exists(each))
     return shutil.disk_usage(there).free
 
 
-def placed(federation: Federation, state: str, folder: str | None) -> Federation:
-    """A federation before its first round with the rows of all clients where they are to live; folder: of the run."""
+def place_rows(federation: Federation, state: str, folder: str | None) -> Federation:
+    """A federation before its first round with the rows of all clients moved to their storage; folder: of the run."""
     sides, engine = {SERVER: federation.server, MEMORY: federation.memory}, federation.engine
     one = row_bytes(sides, federation.clients) * engine.lockstep
     needed, spare = one * federation.clients, one * MARKS * federation.cohort_size  # spare: of earlier rounds
-    federation.place(State(chosen(state, needed, engine.data.device, folder, needed + spare)))
+    federation.place(Placement(choose_location(state, needed, engine.data.device, folder, needed + spare)))
     return federation
 
 
-def chosen(state: str, needed: int, device: torch.device, folder: str | None, on_disk: int) -> str:
-    """Where rows live that take `needed` bytes; raises where a place that was asked for has no room.
+def choose_location(state: str, needed: int, device: torch.device, folder: str | None, on_disk: int) -> str:
+    """ "device", "host" or "disk" for rows of `needed` bytes; raises InputError if a requested location is too small.
 
-    state: as given; folder: of the files, None for temporary ones; on_disk: bytes that files with rows would take.
+    state: as given; folder: of the files, None for temporary ones; on_disk: bytes of the files with rows.
     """
     memory = host_bytes() if device.type == "cpu" else free_bytes(device)
     rooms = {"device": memory / COPIES, "host": host_bytes(), "disk": disk_bytes(folder) * needed / max(1, on_disk)}
