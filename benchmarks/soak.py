@@ -211,7 +211,7 @@ def compare(soak: Soak) -> dict[str, float]:
             step = simulated.step()
             assert step.cohort.ids.tolist() == own["participants"], f"round {line['round']}: other participants"
             differ("accuracy", own["after"], (100 * step.after.accuracy).tolist())
-    models, buffers = simulated.personal(simulated.everybody())
+    models, buffers = simulated.personal(simulated.all_clients())
     for file in soak.memory_folder.rglob("client-*.safetensors"):
         client = int(file.stem.removeprefix("client-"))
         for name, value in load_file(file).items():

@@ -1,4 +1,4 @@
-"""Partitioners of other libraries: anything with the interface of flwr-datasets divides our data."""
+"""Adapter for foreign partitioners: anything with the interface of flwr-datasets can divide our data."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -13,13 +13,13 @@ from feddwa.errors import InputError
 
 
 class Partitioner(Protocol):
-    """The part of flwr-datasets' partitioner interface that is used."""
+    """The used part of flwr-datasets' partitioner interface."""
 
     dataset: Any  # assigned once: a Hugging Face dataset
 
     @property
     def num_partitions(self) -> int:
-        """How many clients it makes."""
+        """Number of clients."""
         ...
 
     def load_partition(self, partition_id: int) -> Any:
@@ -28,10 +28,10 @@ class Partitioner(Protocol):
 
 
 def from_partitioner(partitioner: Partitioner, dataset: Dataset, seed: int = 0, test_share: float = 0.2) -> Partition:
-    """Divide `dataset` with a foreign partitioner; partition by the column "label", or "client" where there are owners.
+    """Divide `dataset` with a foreign partitioner, by the column "label", or "client" if the data have owners.
 
-    It gets a table of row numbers and labels, never the pixels, so that each row can be told again afterwards. Training
-    and test rows are pooled and each client's share is split anew: two draws would not give a client the same classes.
+    It gets a table of row numbers and labels without pixels, which identifies each row afterwards. Training and test
+    rows are pooled and each client's share is split anew: two draws would not give a client the same classes.
     """
     try:
         table = import_module("datasets").Dataset
@@ -58,7 +58,7 @@ def from_partitioner(partitioner: Partitioner, dataset: Dataset, seed: int = 0, 
 
 
 def owners_names(dataset: Dataset, owner: np.ndarray, clients: int) -> tuple[str, ...]:
-    """The owners' names where each client has the rows of one owner and no other client has any of them, else ()."""
+    """The owners' names if clients and owners correspond one to one, else ()."""
     if dataset.client is None or not dataset.client_names:
         return ()
     pairs = np.unique(np.stack([owner, dataset.client])[:, owner >= 0], axis=1)  # (2, pairs) client, its owner

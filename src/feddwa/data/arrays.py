@@ -1,4 +1,4 @@
-"""Arrays as samples: pixels, features or token ids, what their type and shape say; and their statistics."""
+"""Arrays as samples: pixels, features or token ids, by their type and shape; and their statistics."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from feddwa.data.files import first_line
 from feddwa.data.labels import MOST_TOKENS
 from feddwa.errors import InputError
 
-ROWS = 4096  # that are handled at once where an array may be larger than memory
+ROWS = 4096  # rows per block for arrays that may be larger than memory
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -20,7 +20,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             for name in file.files:
                 found[name] = file[name]
             return found
-    except Exception as error:  # NumPy, zip and zlib each have their own
+    except Exception as error:  # NumPy, zip and zlib have different exceptions
         if "Object arrays" in str(error):
             raise InputError(
                 f"{path}: {name} holds Python objects, which are not read; store names as text, {name}.astype(str), "
@@ -30,10 +30,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def samples(where: str, x: np.ndarray, tokens: bool = False) -> np.ndarray:
-    """Pixels (n, C, H, W) uint8, features float32, or where `tokens` says so token ids (n, length) int64.
+    """Pixels (n, C, H, W) uint8, features float32, or with `tokens` token ids (n, length) int64.
 
-    Whole numbers of any type are pixels where a sample has the axes of an image. In a flat row they could be numbers
-    or token ids, which train differently, so such a row is refused.
+    Integers of any type are pixels if a sample has the axes of an image. In a flat row they could be numbers or token
+    ids, which train differently, so such a row is refused.
     """
     if tokens:
         return _tokens(where, x)
@@ -55,7 +55,7 @@ def samples(where: str, x: np.ndarray, tokens: bool = False) -> np.ndarray:
 
 
 def _pixels(where: str, x: np.ndarray) -> np.ndarray:
-    """(n, C, H, W) uint8 of grey images (n, H, W), or of images with the channels first or last."""
+    """(n, C, H, W) uint8 from grey images (n, H, W), or from images with channels first or last."""
     if x.size and not 0 <= x.min() <= x.max() <= 255:
         raise InputError(
             f"{where}: x of type {x.dtype} and shape {x.shape} has values from {x.min()} to {x.max()}; pixels must be "
@@ -78,10 +78,11 @@ def _tokens(where: str, x: np.ndarray) -> np.ndarray:
 
 
 def statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and spread (C,) float64 of samples (n, C, ...), over all axes but C; bytes count as 0 to 1.
+    """Mean and standard deviation (C,) float64 of samples (n, C, ...), over all axes except C; bytes are scaled to
+    0..1.
 
-    The spread of what never changes is 1, so that nothing is divided by zero. Sums are taken a block of rows at a time,
-    about the first row, so that large numbers that differ little keep their spread.
+    The deviation of a constant is 1, to avoid division by zero. Sums are over blocks of rows, relative to the first
+    row, so that large numbers with small differences keep their deviation.
     """
     top = 255.0 if x.dtype == np.uint8 else 1.0
     axes = (0, *range(2, x.ndim))
@@ -100,7 +101,7 @@ def statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def copy_rows(source: np.ndarray, rows: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """`target` filled with source[rows], a block at a time."""
+    """Fill `target` with source[rows], a block at a time."""
     for start in range(0, len(rows), ROWS):
         target[start : start + ROWS] = source[rows[start : start + ROWS]]
     return target

@@ -1,8 +1,8 @@
 """Decoded datasets as raw arrays on disk: written once, checked and memory-mapped afterwards.
 
 An entry is a folder `<name>-<key>` with one .npy file per array and a manifest. It is written under another name and
-renamed in one step, so that a reader sees all of it or nothing; of two processes that decode the same data at the same
-time the second finds the place taken and uses the first one's. Images are decoded straight into the file that stays.
+renamed in one step, so that readers see all of it or nothing; if two processes decode the same data, the second uses
+the first one's entry. Images are decoded directly into the final file.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.form import InputForm
 from feddwa.errors import InputError
 
-VERSION = 5  # raise it when the decoded form changes, and old entries are not used any more
+VERSION = 5  # increase it when the decoded form changes; old entries are then ignored
 MANIFEST = "manifest.json"
-SCRATCH = ".scratch.npy"  # end of the name of an array on disk that is not a finished one
+SCRATCH = ".scratch.npy"  # suffix of unfinished arrays on disk
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ def root() -> Path:
 
 
 def find(name: str, key: str | None = None) -> Dataset | None:
-    """The sound entry of a dataset with this key, or the newest with any; a damaged entry is removed."""
+    """The valid entry of a dataset with this key, or the newest with any; a damaged entry is removed."""
     pattern = re.escape(_slug(name)) + "-" + (key or "[0-9a-f]{16}")
     entries = [entry for entry in root().glob("*") if re.fullmatch(pattern, entry.name)]
     for entry in sorted(entries, key=lambda e: e.stat().st_mtime, reverse=True):
@@ -51,7 +51,7 @@ def find(name: str, key: str | None = None) -> Dataset | None:
 
 
 def entry(name: str, key: str) -> Path:
-    """The folder of an entry, whether it is there or not."""
+    """The folder of an entry, existing or not."""
     return root() / f"{_slug(name)}-{key}"
 
 
@@ -71,14 +71,14 @@ def read(path: Path) -> Dataset:
 
 
 def store(name: str, key: str, dataset: Dataset) -> Dataset:
-    """Write a dataset and give it back memory-mapped."""
+    """Write a dataset and return it memory-mapped."""
     return made(name, key, lambda _: dataset)
 
 
 def made(name: str, key: str, make: Callable[[Callable[[tuple[int, ...]], np.ndarray]], Dataset]) -> Dataset:
-    """Write what `make` gives, and give it back memory-mapped.
+    """Write the dataset from `make`, and return it memory-mapped.
 
-    make: is given a function of a shape that returns an empty uint8 array on disk; where that becomes `x`, it stays.
+    make: receives a function from a shape to an empty uint8 array on disk, which is kept if it becomes `x`.
     """
     final = entry(name, key)
     try:
@@ -96,7 +96,7 @@ def made(name: str, key: str, make: Callable[[Callable[[tuple[int, ...]], np.nda
 
 
 def _scratch(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """An empty array on disk, whose room is reserved: a disk that is full is an error now, and no signal later."""
+    """An empty array on disk with reserved space: a full disk raises an error now instead of a signal later."""
     with tempfile.NamedTemporaryFile(suffix=SCRATCH, dir=folder, delete=False) as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
@@ -129,7 +129,7 @@ def _write(dataset: Dataset, folder: Path) -> None:
 
 
 def _read(entry: Path) -> Dataset:
-    """The dataset of an entry; ValueError where an array is not what was written."""
+    """The dataset of an entry; ValueError if an array is damaged."""
     manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}")

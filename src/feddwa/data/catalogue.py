@@ -1,12 +1,12 @@
 """Every fact about a named dataset, in one entry: its files, its samples, and how it is divided and trained by default.
 
-A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` where its files have a new form. Nothing is
-imported here, so that names and defaults are known at once.
+A new dataset is a new entry of `DATASETS`, and a reader in `originals.py` if its files have a new format. Nothing is
+imported here, so that names and defaults are available at once.
 """
 
 from feddwa.data.entry import DatasetInfo, Defaults, Files, Hub
 
-OWN = Defaults(partition=None)  # of data that have no entry, as far as it does not depend on their kind
+OWN = Defaults(partition=None)  # for data without an entry, where independent of their kind
 OWN_BY_KIND = {  # the kind of their inputs (feddwa.data.inputs) -> network, and the settings that train it
     "image": Defaults(model="cnn", batch_size=10, lr=0.01, partition=None),
     "series": Defaults(model="cnn1d", batch_size=10, lr=0.1, partition=None),
@@ -43,7 +43,7 @@ def _paper(model: str, classes_per_client: int, dominant_classes: int) -> Defaul
 
 
 def _emnist(part: str, hub: Hub, places: tuple[str, ...] = (), first_label: int = 0) -> Files:
-    """The files of one of EMNIST's parts. They lie together; Parquet among them is of byclass."""
+    """The files of one of EMNIST's parts, which are in one place; Parquet among them is of byclass."""
     names = {"train": f"emnist-{part}-train", "test": f"emnist-{part}-test"}
     return Files(
         "idx_files",
@@ -55,7 +55,7 @@ def _emnist(part: str, hub: Hub, places: tuple[str, ...] = (), first_label: int 
 
 
 def _mnist(name: str, summary: str, class_names: tuple[str, ...], hub: Hub, *places: str) -> DatasetInfo:
-    """A dataset with MNIST's files and form. Pixels are scaled to -1 to 1, as in PFLlib."""
+    """A dataset in MNIST's format. Pixels are scaled to -1 to 1, as in PFLlib."""
     files, usual = Files("idx_files", hub, places, options={"train": "train", "test": "t10k"}), Defaults("emnist-cnn")
     return DatasetInfo(
         name, summary, (1, 28, 28), 10, (60_000, 10_000), files, usual, class_names, mean=(0.5,), std=(0.5,)
@@ -274,14 +274,14 @@ def is_named(dataset: str) -> bool:
 
 
 def defaults_of(dataset: str) -> Defaults:
-    """The default settings of a run on `dataset`: those of its entry, or of own data where it has none."""
+    """The default settings of a run on `dataset`: those of its entry, or of own data."""
     return DATASETS[dataset].defaults if dataset in DATASETS else OWN
 
 
 def own_defaults(kind: str, shape: tuple[int, ...]) -> Defaults:
     """The default settings of a run on own data of a kind, samples of `shape`; images below 8x8 are too small to halve.
 
-    Several inputs take a network of one's own.
+    Several inputs need their own network.
     """
     tiny = kind == "image" and min(shape[1:]) < 8
     return OWN_BY_KIND.get("features" if tiny else kind, OWN)

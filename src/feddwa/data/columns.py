@@ -1,4 +1,4 @@
-"""Columns of a table as inputs of a network: what becomes of numbers, words and lists is learnt from training rows."""
+"""Columns of a table as inputs of a network: the encoding of numbers, words and lists is fitted to training rows."""
 
 import re
 from collections.abc import Iterable
@@ -16,20 +16,20 @@ from feddwa.data.tables import Part
 from feddwa.errors import InputError, counted
 
 TOKENS = ("tokens", "input_ids")  # columns of token ids
-INDEX = ("", "unnamed: 0", "index", "id", "idx", "row", "__index_level_0__")  # names of a column that counts the rows
+INDEX = ("", "unnamed: 0", "index", "id", "idx", "row", "__index_level_0__")  # names of columns of row numbers
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}.*|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?")
 _COMMA = re.compile(r"-?\d+,\d+")
-_AMOUNT = re.compile(r"\W*\d[\d., \u00a0']*\W*")  # a number with signs that are none of it: "1,000.50", "5 %", "$3"
+_AMOUNT = re.compile(r"\W*\d[\d., \u00a0']*\W*")  # a number with other characters: "1,000.50", "5 %", "$3"
 
 
 @dataclass(frozen=True)
 class Column:
-    """How one column becomes inputs."""
+    """The encoding of one column as inputs."""
 
     name: str
     kind: Literal["number", "category", "list", "tokens", "image"] = "number"
-    fill: float | str | None = None  # for a missing value; None: there was none to learn it from, and none may be
-    categories: tuple[str, ...] = ()  # one input for each, 1 where the value is this one
+    fill: float | str | None = None  # replaces missing values; None: there were none in training, and none are allowed
+    categories: tuple[str, ...] = ()  # one-hot inputs
 
     @property
     def width(self) -> int:
@@ -38,7 +38,7 @@ class Column:
 
 
 class Rows:
-    """Several parts as one table, whose errors speak of a row in its own file."""
+    """Several parts as one table; errors name a row in its own file."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
@@ -55,7 +55,7 @@ class Rows:
         return f"{self.parts[part].where}: row {row - self.starts[part] + 1}"
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column of all parts: numbers of different types become real ones."""
+        """A column of all parts: numbers of different types become float."""
         found = [tables.plain(part.table[name]) for part in self.parts]
         kinds = {each.type for each in found if not pa.types.is_null(each.type)} or {pa.null()}
         if len(kinds) > 1:
@@ -85,7 +85,7 @@ class Rows:
 
 
 def counts_rows(rows: Rows, name: str) -> bool:
-    """Whether a column only counts the rows of its file, from any number on."""
+    """Whether a column only numbers the rows of its file, starting anywhere."""
     if name.lower() not in INDEX:
         return False
     for part in rows.parts:
@@ -98,7 +98,7 @@ def counts_rows(rows: Rows, name: str) -> bool:
 
 
 def fit(rows: Rows, names: list[str], train: np.ndarray, options: DataOptions) -> tuple[Column, ...]:
-    """What becomes of the columns `names`, learnt from the rows `train`."""
+    """The encodings of the columns `names`, fitted to the rows `train`."""
     if not names:
         raise InputError(f"{rows.parts[0].where}: no feature columns beside label and client")
     first = rows.column(names[0])
@@ -134,7 +134,7 @@ def _fit_one(rows: Rows, name: str, column: pa.ChunkedArray, train: np.ndarray, 
 
 
 def _category(rows: Rows, name: str, values: np.ndarray, known: np.ndarray, options: DataOptions) -> Column:
-    """One input per word; refuse words that are numbers, dates or names of rows."""
+    """One input per word; refuses words that are numbers, dates or row names."""
     found, counts = np.unique(values[known], return_counts=True)
     some = [str(value) for value in found.tolist()]
     if are_dates(some):
@@ -196,13 +196,13 @@ def _kind_of_list(rows: Rows, name: str, kind: pa.DataType) -> Literal["list", "
 
 
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """(n,) float32 with NaN for what is missing."""
+    """(n,) float32, NaN for missing values."""
     with np.errstate(over="ignore"):  # beyond float32: infinite, and refused
         return np.asarray(tables.plain(column).cast(pa.float64()).to_numpy()).astype(np.float32)
 
 
 def _meant_as_number(rows: Rows, name: str, values: np.ndarray, number: np.ndarray, hint: str) -> InputError:
-    """The error for a column of text that should be one of numbers; number: (n,) whether a value is one."""
+    """The error for a text column that should be numeric; number: (n,) whether a value is a number."""
     wrong = np.flatnonzero(~number & (values != ""))
     if not len(wrong):
         return InputError(f"{rows.parts[0].where}: column {name!r} holds numbers as text; store them as numbers")
@@ -211,12 +211,12 @@ def _meant_as_number(rows: Rows, name: str, values: np.ndarray, number: np.ndarr
 
 
 def words(column: pa.ChunkedArray) -> np.ndarray:
-    """(n,) text without spaces around it; "" for what is missing."""
+    """(n,) stripped text; "" for missing values."""
     return np.array([(value or "").strip() for value in tables.plain(column).to_pylist()], dtype=str)
 
 
 def encode(part: Part, columns: tuple[Column, ...], shape: tuple[int, ...], resize: bool = False) -> np.ndarray:
-    """The inputs (n, *shape) in a part that was not there in training."""
+    """The inputs (n, *shape) of a part that was not in training."""
     if columns[0].kind == "image":
         if part.image_column != columns[0].name:
             raise InputError(f"{part.where}: no image column {columns[0].name!r}")
@@ -227,7 +227,7 @@ def encode(part: Part, columns: tuple[Column, ...], shape: tuple[int, ...], resi
 
 
 def inputs(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """The inputs (m, k) of the rows `chosen` (m,): float32, or int64 where they are token ids."""
+    """The inputs (m, k) of the rows `chosen` (m,): float32, or int64 for token ids."""
     if columns[0].kind in ("list", "tokens"):
         return _list_values(rows, columns[0], chosen, shape)
     x = np.zeros((len(chosen), sum(column.width for column in columns)), dtype=np.float32)
@@ -250,13 +250,13 @@ def inputs(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray, shape: t
 
 
 def coding(columns: tuple[Column, ...]) -> list[str]:
-    """A note on the columns of words, which become inputs of 0 and 1."""
+    """A note on columns of words, which become inputs of 0 and 1."""
     coded = [f"{column.name!r} ({in_words(column.categories)})" for column in columns if column.kind == "category"]
     return [f"one input for each word in columns {in_words(coded)}"] if coded else []
 
 
 def changes(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray) -> list[str]:
-    """Notes on values of the rows `chosen` (m,) that are filled in, and on those that no training row had."""
+    """Notes on filled-in values of the rows `chosen` (m,), and on values that no training row has."""
     filled, new = [], []
     for column in columns:
         if column.fill is None:
@@ -274,7 +274,7 @@ def changes(rows: Rows, columns: tuple[Column, ...], chosen: np.ndarray) -> list
 
 
 def _list_values(rows: Rows, column: Column, chosen: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """(m, length) of a column of equally long lists."""
+    """(m, length) from a column of lists of equal length."""
     found = rows.column(column.name).combine_chunks()
     where = rows.parts[0].where
     lengths = {len(row) for row in found.to_pylist() if row is not None}

@@ -1,4 +1,4 @@
-"""Samples of one task as plain arrays, and the fixed hold-out for data that come without a test part."""
+"""Samples of one task as plain arrays, and the fixed hold-out for data without a test part."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +11,12 @@ from feddwa.errors import InputError
 
 
 class NamedClients:
-    """Names of clients, where the data have them: of tables, figures, reports and errors."""
+    """Names of clients, if the data have them, for tables, figures, reports and errors."""
 
     client_names: tuple[str, ...]
 
     def client_name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
+        """The name of a client, or its number without one."""
         return self.client_names[client] if self.client_names else str(client)
 
 
@@ -35,10 +35,10 @@ class Dataset:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) natural client number of each row, if the data have owners
-    client_names: tuple[str, ...] = ()  # of client 0, 1, ...; () where owners are numbers alone
-    form: InputForm | None = None  # how own files became these samples, to read more of them later
-    notes: tuple[str, ...] = ()  # what was done to the data, in words: rows left out, values filled in
-    in_time: bool = False  # an owner's rows follow each other in time, and a share held out must be the last of them
+    client_names: tuple[str, ...] = ()  # of client 0, 1, ...; () if owners are numbers
+    form: InputForm | None = None  # how own files become samples, to read more of them later
+    notes: tuple[str, ...] = ()  # changes to the data, as text: rows left out, values filled in
+    in_time: bool = False  # an owner's rows are ordered in time, and held-out rows must be the last
     kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see Task.keep
 
     def __post_init__(self) -> None:
@@ -66,17 +66,17 @@ class Dataset:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of several inputs; () where there is one."""
+        """The names of several inputs; () for a single input."""
         return self.x.dtype.names or ()
 
     @property
     def owners(self) -> int:
-        """Number of natural clients, 0 where the data have none."""
+        """Number of natural clients, 0 without owners."""
         return 0 if self.client is None else int(self.client.max()) + 1
 
 
 def refuse_padding(dataset: Dataset) -> None:
-    """Raise where targets that are to be numbers have padding among them."""
+    """Raise if numeric targets contain padding."""
     if dataset.y.ndim > 1 and bool((dataset.y == PADDING).any()):
         raise InputError(
             f"dataset {dataset.name}: its targets have padding ({PADDING}), which is no number; the losses next-token "
@@ -85,7 +85,7 @@ def refuse_padding(dataset: Dataset) -> None:
 
 
 def with_numbers(dataset: Dataset) -> Dataset:
-    """The same data with class labels (n,) read as the numbers that they are: targets of a regression."""
+    """The same data with class labels (n,) as regression targets."""
     if not dataset.classes:
         return dataset
     refuse_padding(dataset)
@@ -102,11 +102,12 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2, first: in
     """An order of the rows with a stratified test part last, and the number of training rows before it.
 
     Every owner gives `share` of its rows (at least one, never all), spread evenly over its labels. The draw is fixed:
-    the split belongs to the data, so that runs with different seeds are tested on the same rows. Owner i's picks are
-    shifted by i places (`first`: the number of owner 0): small ones would all be tested on their last label otherwise.
+    the split belongs to the data, so that runs with different seeds have the same test rows. Owner i's picks are
+    shifted by i positions (`first`: the number of owner 0); otherwise all small owners would be tested on their last
+    label.
     """
     rng = np.random.default_rng(0)
-    order = np.lexsort((rng.random(len(owner)), label, owner))  # by owner, then label, then chance
+    order = np.lexsort((rng.random(len(owner)), label, owner))  # by owner, then label, then at random
     sizes = np.bincount(owner[order])
     if (sizes == 1).any():
         lonely = int(np.flatnonzero(sizes == 1)[0])
@@ -117,13 +118,13 @@ def hold_out(owner: np.ndarray, label: np.ndarray, share: float = 0.2, first: in
 
 
 def evenly(sizes: np.ndarray, wanted: np.ndarray, start: np.ndarray | int = 0) -> np.ndarray:
-    """Which rows are picked, (sum of sizes,) bool: of owner i's sizes[i] rows wanted[i], evenly spaced.
+    """Picked rows, (sum of sizes,) bool: of owner i's sizes[i] rows wanted[i], evenly spaced.
 
-    start: (N,) by how much each owner's picks are shifted; without a shift its last row is always among them.
+    start: (N,) shift of each owner's picks; without a shift its last row is always picked.
     """
     place = _places(sizes) + np.repeat(np.broadcast_to(start, sizes.shape), sizes)
     quota, size = np.repeat(wanted, sizes), np.repeat(sizes, sizes)
-    # Row p of s is picked where floor((p + 1) * q / s) steps up; so are exactly q of any s rows in a row.
+    # Row p of s is picked if floor((p + 1) * q / s) increases there: exactly q of any s consecutive rows.
     picked: np.ndarray = (place + 1) * quota // size > place * quota // size
     return picked
 
@@ -135,15 +136,15 @@ def at_the_end(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _places(sizes: np.ndarray) -> np.ndarray:
-    """(sum of sizes,) of every row its place among its owner's."""
+    """(sum of sizes,) the position of every row among its owner's."""
     places: np.ndarray = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return places
 
 
 def hold_out_last(owner: np.ndarray, when: np.ndarray | None = None, share: float = 0.2) -> tuple[np.ndarray, int]:
-    """The same with the last rows of every owner as its test part, so that none of them is older than a training row.
+    """The same with the last rows of every owner as its test part, so that none is older than a training row.
 
-    when: (n,) what the rows are ordered by; None: they are in order. Rows stay in the order of time.
+    when: (n,) the order of the rows; None: they are in order. Rows stay in temporal order.
     """
     order = np.lexsort((np.arange(len(owner)), np.zeros(len(owner)) if when is None else when, owner))
     sizes = np.bincount(owner)

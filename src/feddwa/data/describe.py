@@ -1,4 +1,4 @@
-"""Who has what: counts, heterogeneity in numbers, a table and a picture."""
+"""The division of data: counts, heterogeneity, a table and a picture."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from feddwa.data.labels import short
 from feddwa.data.partition import Partition
 from feddwa.errors import InputError
 
-LONGEST_NAME = 30  # characters in a line of a table; what is longer continues in the next
-UNCLASSED = ("any target",)  # in place of classes' names where targets are not classes
-MOST_NAMES = 100  # of clients along the side of a picture; of more clients some are named
+LONGEST_NAME = 30  # characters per line of a table; longer names are wrapped
+UNCLASSED = ("any target",)  # replaces class names if targets are not classes
+MOST_NAMES = 100  # client names along a picture's axis; with more clients only some are shown
 
 
 @dataclass(frozen=True)
 class Description(NamedClients):
-    """Labels as the clients see them (relabelled where the partition relabels)."""
+    """Labels as seen by the clients (relabelled if the partition relabels)."""
 
     train_counts: np.ndarray  # (N, C) training rows of each class
     test_counts: np.ndarray  # (N, C)
@@ -30,7 +30,7 @@ class Description(NamedClients):
     turns: np.ndarray | None
     relabel: np.ndarray | None
     client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
-    newcomers: tuple[str, ...] = ()  # names of clients that are held out, none of the N
+    newcomers: tuple[str, ...] = ()  # names of held-out clients, not among the N
 
     @property
     def classed(self) -> bool:
@@ -72,14 +72,14 @@ class Description(NamedClients):
 
     @property
     def effective_classes(self) -> np.ndarray:
-        """(N,) exp of the entropy of the label distribution: c where c classes are equally frequent."""
+        """(N,) exp of the entropy of the label distribution: c for c equally frequent classes."""
         shares = self.shares
         logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
         effective: np.ndarray = np.exp(-(shares * logs).sum(axis=1))
         return effective
 
     def summary(self) -> dict[str, float | int]:
-        """The figures in one flat mapping, for printing and for JSON."""
+        """The figures as a flat mapping, for printing and for JSON."""
         sizes = self.train_sizes + self.test_sizes
         told: dict[str, float | int] = {
             "clients": len(sizes),
@@ -97,7 +97,7 @@ class Description(NamedClients):
 
 
 def describe(dataset: Dataset, partition: Partition) -> Description:
-    """Count who has what; samples whose targets are not classes are all counted as one."""
+    """Count each client's rows by class; targets that are not classes count as one class."""
     if not dataset.classes or dataset.y.ndim != 1:
         dataset = dataclasses.replace(dataset, y=np.zeros(len(dataset.y), np.int64), classes=1, class_names=UNCLASSED)
     return Description(
@@ -113,7 +113,7 @@ def describe(dataset: Dataset, partition: Partition) -> Description:
 
 
 def _counts(dataset: Dataset, rows: list[np.ndarray], relabel: np.ndarray | None) -> np.ndarray:
-    """(N, C) how many of each client's rows have each label."""
+    """(N, C) number of each client's rows per label."""
     counts = np.zeros((len(rows), dataset.classes), dtype=np.int64)
     for i, own in enumerate(rows):
         labels = dataset.y[own]
@@ -122,20 +122,20 @@ def _counts(dataset: Dataset, rows: list[np.ndarray], relabel: np.ndarray | None
 
 
 def to_json(description: Description) -> dict[str, Any]:
-    """Who has what, for partition.json in the run directory; `from_json` reads it."""
+    """The division, for partition.json in the run directory; `from_json` reads it."""
     values = {field.name: getattr(description, field.name) for field in dataclasses.fields(description)}
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
 def from_json(values: dict[str, Any]) -> Description:
-    """The reverse of `to_json`."""
+    """The inverse of `to_json`."""
     fields: dict[str, Any] = {name: None if value is None else np.array(value) for name, value in values.items()}
     fields |= {name: tuple(values[name]) for name in ("class_names", "client_names", "newcomers") if name in values}
     return Description(**fields)
 
 
 def table(description: Description, most: int = 20) -> Table:
-    """A line per client (the first `most`): sizes, classes, effective classes, the largest classes."""
+    """One line per client (the first `most`): sizes, classes, effective classes, the largest classes."""
     left_out = max(0, len(description.counts) - most)
     out = Table(caption=f"and {left_out} more clients" if left_out else None)
     marks = {"group": description.groups, "quarter turns": description.turns}
@@ -160,7 +160,7 @@ def table(description: Description, most: int = 20) -> Table:
 
 
 def draw(description: Description, path: str | Path, title: str = "") -> None:
-    """A picture of clients x classes (area = rows) with the sizes beside it; the file's suffix says the format."""
+    """A picture of clients x classes (area = rows) with the sizes; the file's suffix sets the format."""
     from matplotlib.figure import Figure  # no pyplot: no display, no global state
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""What an entry of the catalogue says of a dataset: where its files are, what its samples are, how it is trained."""
+"""The fields of a catalogue entry: a dataset's files, its samples, and its training defaults."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -12,40 +12,40 @@ class Hub:
     """A dataset repository of the Hugging Face hub."""
 
     id: str
-    revision: str  # a commit, or "main" where only the row counts vouch for the content
-    files: str  # pattern of the files that are needed
-    transposed: bool = False  # images stored with rows and columns exchanged
+    revision: str  # a commit, or "main" if only the row counts are verified
+    files: str  # pattern of the required files
+    transposed: bool = False  # whether images are stored transposed
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files of a dataset are looked for, and what is in them."""
+    """The possible locations of a dataset's files, and their content."""
 
     reader: str  # function of originals.py that reads the original distribution
     hub: Hub | None = None  # None: the hub does not have it
     places: tuple[str, ...] = ()  # files and folders of the original distribution, beside those named after the dataset
-    package: str = ""  # that has them where it is installed; the extra which installs it is named as the dataset
-    others: tuple[str, ...] = ()  # places among them whose Parquet files are another dataset's
+    package: str = ""  # a package with the files; the extra of the dataset's name installs it
+    others: tuple[str, ...] = ()  # places whose Parquet files belong to another dataset
     label: tuple[str, ...] = ("label",)  # label column in Parquet, first match
     reduce: int = 1  # images this many times larger are averaged down
     options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the reader
 
     @property
     def installed(self) -> Path | None:
-        """The folder of the package, if it is installed; nothing is imported."""
+        """The folder of the package, if installed; imports nothing."""
         found = importlib.util.find_spec(self.package) if self.package else None
         return None if found is None or found.origin is None else Path(found.origin).parent
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """Settings of a run on a dataset where none are given: the paper's, unless an entry has others."""
+    """Default settings of a run on a dataset: the paper's, unless an entry has others."""
 
     model: str = "mlp"
     rounds: int = 100
     batch_size: int = 20
     lr: float = 0.01
-    partition: str | None = "rotations"  # None: the data decide, see `partition.default_for`
+    partition: str | None = "rotations"  # None: depends on the data, see `partition.default_for`
     schemes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # partition -> its hyper-parameters
 
 

@@ -1,4 +1,4 @@
-"""The device-resident federated dataset: one tensor of samples, and for every client the row numbers it owns."""
+"""The device-resident federated dataset: one tensor of samples, and every client's row numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from feddwa.data.dataset import Dataset, NamedClients, at_the_end, evenly
 from feddwa.data.labels import PADDING
 from feddwa.data.partition import Partition
 
-NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of the one input of a network, or of each by name
-HELD_OUT = "held_out"  # the split that --validation makes; "validation" is one that a method trains its weights on
-CENTRAL = "central"  # the split that --eval central makes: every client's test samples, for everybody
-TRIGGERED = "triggered"  # the split of the attack backdoor: test samples with its trigger, and its class for a label
-EVALUATED = ("test", HELD_OUT, CENTRAL, TRIGGERED)  # nobody trains on these
-LEFT = 2  # training samples that a client keeps: some methods divide them once more
+NetworkInput = Tensor | Mapping[str, Tensor]  # (..., *shape) of a single input, or of each input by name
+HELD_OUT = "held_out"  # the split of --validation; "validation" is the split on which a method fits its weights
+CENTRAL = "central"  # the split of --eval central: all clients' test samples, for every client
+TRIGGERED = "triggered"  # the split of the backdoor attack: test samples with its trigger, labelled with its class
+EVALUATED = ("test", HELD_OUT, CENTRAL, TRIGGERED)  # never used for training
+LEFT = 2  # smallest number of training samples left: some methods divide them again
 
 
 class Batch(NamedTuple):
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     y: Tensor  # (..., B), or (..., B, L) of several targets a sample
 
     def pieces(self, count: int) -> "list[Batch]":
-        """The batch (B, ...) in so many parts of nearly equal size."""
+        """The batch (B, ...) in `count` parts of nearly equal size."""
         y = self.y.tensor_split(count)
         if isinstance(self.x, Tensor):
             return [Batch(*pair) for pair in zip(self.x.tensor_split(count), y, strict=True)]
@@ -61,7 +61,7 @@ class FederatedData(NamedClients):
     classes: int
     scale: Tensor | None  # (C, 1, ...) per channel: x * scale + shift is the network's input
     shift: Tensor | None
-    client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
+    client_names: tuple[str, ...] = ()  # of the N clients, if the data name them
 
     @property
     def clients(self) -> int:
@@ -70,12 +70,12 @@ class FederatedData(NamedClients):
 
     @property
     def device(self) -> torch.device:
-        """Where the samples are."""
+        """The device of the samples."""
         return self.y.device
 
     @property
     def labelled(self) -> bool:
-        """Whether the targets are classes, and none of them is missing (negative, as torch marks it)."""
+        """Whether the targets are classes without missing (negative) labels."""
         return self.y.ndim == 1 and not self.y.is_floating_point() and bool((self.y >= 0).all())
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> Batch:
@@ -84,11 +84,11 @@ class FederatedData(NamedClients):
         return Batch(self._inputs(index, dtype), y.to(dtype) if y.is_floating_point() else y)
 
     def black(self, dtype: torch.dtype) -> Tensor:
-        """What a network sees of a pixel that is 0: (C, 1, 1), or () where images are not normalised."""
+        """The network's input for a pixel of value 0: (C, 1, 1), or () without normalisation."""
         return torch.zeros((), dtype=dtype, device=self.device) if self.shift is None else self.shift.to(dtype)
 
     def _inputs(self, index: Tensor, dtype: torch.dtype) -> NetworkInput:
-        """The inputs at `index`; of several inputs those of bytes are scaled to 0..1, and none is normalised."""
+        """The inputs at `index`; for several inputs bytes are scaled to 0..1, without normalisation."""
         if not isinstance(self.x, Tensor):
             return {name: as_input(value[index], dtype) for name, value in self.x.items()}
         x = self.x[index]
@@ -97,9 +97,9 @@ class FederatedData(NamedClients):
         return as_input(x, dtype)
 
     def label_counts(self) -> Tensor | None:
-        """(N, C) training samples of every client by class, those set apart among them, on the CPU.
+        """(N, C) training samples of every client by class, including separated splits, on the CPU.
 
-        None where targets are not classes.
+        None if targets are not classes.
         """
         if self.y.ndim != 1 or self.y.is_floating_point() or self.classes < 1:
             return None
@@ -107,7 +107,7 @@ class FederatedData(NamedClients):
         return torch.stack([self._counts(split) for split in own]).sum(0)
 
     def answers(self, split: str) -> Tensor:
-        """(N,) int64, on the CPU: the answers that every client's samples ask for; see `answers`."""
+        """(N,) int64, on the CPU: number of predictions that every client's samples ask for; see `answers`."""
         if self.y.ndim == 1:
             return self.splits[split].sizes
         every = answers(self.y).cpu()  # (n,)
@@ -119,15 +119,15 @@ class FederatedData(NamedClients):
 
     @property
     def validation_sizes(self) -> Tensor | None:
-        """(N,) answers by which each client is validated, see `answers`; None where nothing is held out."""
+        """(N,) number of validation predictions, see `answers`; None if nothing is held out."""
         return self.answers(HELD_OUT) if HELD_OUT in self.splits else None
 
     def hold_out(self, share: float, draws: np.ndarray | None) -> "FederatedData":
         """The same data with a share of every client's training samples in the split HELD_OUT, for validation alone.
 
-        draws: (N, longest + 1) random numbers of the client's samples, in the order of their rows, and one more. By
-        them samples are taken evenly over the client's classes. None: the client's last rows, which are its latest.
-        Two training samples stay; a client that has no more, or a small share of few, gives none.
+        draws: (N, longest + 1) random numbers of the client's samples, in the order of their rows, and one more. They
+        select samples stratified by the client's classes. None: the client's last rows. Two training samples stay; a
+        client with no more, or with a small share of few, gives none.
         """
         sizes = self.splits["train"].sizes.numpy()
         rows = np.concatenate([np.sort(own) for own in self.rows("train")])
@@ -148,7 +148,7 @@ class FederatedData(NamedClients):
         return replace(self, splits={**self.splits, **new})
 
     def with_central(self) -> "FederatedData":
-        """The same with the split CENTRAL: the test samples of all clients together, which all of them are given."""
+        """The same with the split CENTRAL: the test samples of all clients, given to every client."""
         rows = torch.from_numpy(np.sort(np.concatenate(self.rows("test")))).to(self.device)
         everybody = Split(rows.expand(self.clients, -1), torch.full((self.clients,), len(rows)))  # kept in memory once
         return replace(self, splits={**self.splits, CENTRAL: everybody})
@@ -172,9 +172,9 @@ class FederatedData(NamedClients):
 
 
 def answers(y: Tensor) -> Tensor:
-    """(B,) int64: how many answers each sample asks for, of targets (B, ...).
+    """(B,) int64: number of predictions per sample, from targets (B, ...).
 
-    One, or of a row of tokens as many as there are tokens to predict: all but PADDING.
+    One, or for a row of tokens the number of tokens to predict: all except PADDING.
     """
     if y.ndim == 1 or y.is_floating_point():
         return torch.ones(len(y), dtype=torch.int64, device=y.device)
@@ -184,7 +184,7 @@ def answers(y: Tensor) -> Tensor:
 def federate(
     dataset: Dataset, partition: Partition, device: torch.device, samples: tuple[NetworkInput, Tensor] | None = None
 ) -> FederatedData:
-    """A dataset and its partition on a device, where the samples may be already."""
+    """A dataset and its partition on a device; `samples` if they are already there."""
     x, y = samples or to_device(dataset, partition, device)
     scale, shift = _normalisation(dataset)
     return FederatedData(
@@ -213,14 +213,14 @@ def to_device(dataset: Dataset, partition: Partition, device: torch.device) -> t
 
 
 def _tensors(x: np.ndarray, device: torch.device) -> NetworkInput:
-    """Samples (n, *shape) as a tensor; of a structured array (n,) a tensor (n, *shape) for every field."""
+    """Samples (n, *shape) as a tensor; a structured array (n,) as a tensor (n, *shape) per field."""
     if x.dtype.names is None:
         return torch.from_numpy(np.array(x)).to(device)
     return {name: torch.from_numpy(np.array(x[name])).to(device) for name in x.dtype.names}
 
 
 def as_input(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes as numbers from 0 to 1, real numbers in the type of the network; token ids stay integers."""
+    """Bytes as numbers from 0 to 1, floats in the network's type; token ids stay integers."""
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype) if x.is_floating_point() else x
 
 

@@ -1,4 +1,4 @@
-"""Folders and archives, read the same way: names in a fixed order, and the bytes behind a name."""
+"""Folders and archives with a common interface: names in a fixed order, and their bytes."""
 
 import gzip
 import hashlib
@@ -15,33 +15,33 @@ from typing import NamedTuple
 
 from feddwa.errors import InputError, counted, one_line
 
-# What the unpackers raise on foreign bytes; a RuntimeError is an encrypted or unknown kind of zip member.
+# Exceptions of the unpackers for invalid bytes; RuntimeError: an encrypted or unknown kind of zip member.
 _UNREADABLE = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
-LONGEST = 200  # characters of another's message: some quote half a file
-DEEPEST = 3  # folders below that of own data: <split>/<client>/<class>
-OTHERS = 1000  # files of other kinds that are passed over; a folder with more of them is not a folder of data
+LONGEST = 200  # characters of a foreign error message: some quote half a file
+DEEPEST = 3  # depth of folders of own data: <split>/<client>/<class>
+OTHERS = 1000  # largest number of ignored files; a folder with more is not a folder of data
 TRAIN_SPLITS = ("train", "training")  # names of folders, files and marks, in lower case
-TEST_SPLITS = ("test", "testing", "val", "valid", "validation")  # the first one that is there tests
+TEST_SPLITS = ("test", "testing", "val", "valid", "validation")  # the first existing one is the test part
 _HIDDEN = (".", "__MACOSX")
 _LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, printable and short enough to stand inside another message."""
+    """An exception's message, printable and short enough for another message."""
     line = one_line((str(error).splitlines() or [type(error).__name__])[0])
     return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 class SplitFolders(NamedTuple):
-    """The folders of a dataset that are its training and its test part."""
+    """The folders of a dataset with its training and its test part."""
 
     train: str
     test: str | None  # None: a part of the training samples is held out
 
 
 def split_folders(path: Path, tops: Iterable[str]) -> SplitFolders | None:
-    """Which of the folders `tops` of `path` train and test, by their names; None where these are clients or classes."""
+    """The training and test folders among `tops`, by name; None if these are clients or classes."""
     known = {top.lower(): top for top in tops}
     train = next((known[name] for name in TRAIN_SPLITS if name in known), None)
     test = next((known[name] for name in TEST_SPLITS if name in known), None)
@@ -63,17 +63,17 @@ class Tree:
         self.path = path
 
     def where(self, name: str) -> str:
-        """How to speak of a file in an error."""
+        """The file's name in errors."""
         return f"{self.path}/{name}"
 
     @cached_property
     def names(self) -> list[str]:
-        """All files of the tree; hidden ones are left out."""
+        """All files of the tree, without hidden ones."""
         found = [name for name, _, _ in self._listing] if self._archive is None else list(self._archive)
         return sorted(name for name in found if not any(part.startswith(_HIDDEN) for part in name.split("/")))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; one that ends in .gz is unpacked."""
+        """The bytes of a file; .gz files are unpacked."""
         try:
             data = (self.path / name).read_bytes() if self._archive is None else self._member(name)
             return gzip.decompress(data) if name.endswith(".gz") else data
@@ -84,7 +84,7 @@ class Tree:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that change with any file (name, size, time of change), but not with the place of the tree."""
+        """16 hex digits that change with any file (name, size, modification time), but not with the tree's location."""
         if self.path.is_file():
             status = self.path.stat()
             listing = [(self.path.name, status.st_size, status.st_mtime_ns)]
@@ -127,7 +127,7 @@ class Tree:
 
 
 class Folder(Tree):
-    """A folder of own data: its files with given suffixes, found without getting lost on a whole disk."""
+    """A folder of own data: its files with given suffixes, with limits on depth and number."""
 
     def __init__(self, path: Path, suffixes: tuple[str, ...]) -> None:
         super().__init__(path)
@@ -152,14 +152,14 @@ class Folder(Tree):
         return sorted(found)
 
     def passed_over(self, used: Iterable[str]) -> list[str]:
-        """A note on the files that are not used: photos in a format that is not read, spreadsheets, descriptions."""
+        """A note on ignored files: unsupported photo formats, spreadsheets, descriptions."""
         others = [*self.others, *(set(self.names) - set(used))]
         kinds = Counter(PurePosixPath(name).suffix or "without a suffix" for name in sorted(others))
         told = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common())
         return [f"{counted(len(others), 'file')} passed over: {told}"] if others else []
 
     def content_key(self, names: list[str]) -> str:
-        """16 hex digits of the names and bytes of some files: the same exactly where both are the same."""
+        """16 hex digits that identify the names and bytes of some files."""
         digest = hashlib.sha256()
         for name in names:
             data = self.read(name)
@@ -168,7 +168,7 @@ class Folder(Tree):
         return digest.hexdigest()[:16]
 
     def _walk(self, folder: str, depth: int) -> Iterator[str]:
-        """The regular files below a folder, those of the folder itself first; hidden ones are left out."""
+        """The regular files below a folder, its own first; hidden ones are left out."""
         try:
             with os.scandir(self.path / folder) as listing:
                 entries = sorted((each for each in listing if not each.name.startswith(_HIDDEN)), key=lambda e: e.name)
@@ -179,13 +179,13 @@ class Folder(Tree):
             name = f"{folder}/{entry.name}" if folder else entry.name
             try:
                 is_folder, is_file = entry.is_dir(), entry.is_file()
-            except OSError as error:  # such as a link to where one may not look
+            except OSError as error:  # such as a link to an unreadable place
                 raise InputError(f"--dataset {self.path}: {name} cannot be read ({error.strerror})") from None
             if is_folder:
                 inner.append(name)
             elif is_file or not name.lower().endswith(self._suffixes):
                 yield name
-            else:  # a pipe would be waited for, and a link may lead nowhere
+            else:  # a pipe would block, and a link may be broken
                 raise InputError(f"--dataset {self.path}: {name} is not a regular file")
         if inner and depth == DEEPEST:
             raise InputError(

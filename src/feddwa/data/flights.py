@@ -1,4 +1,4 @@
-"""Flights as a table by airline: what is known of a flight when it departs, and whether it arrives late."""
+"""Flights as a table by airline: the information at departure, and whether the flight arrives late."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,17 +10,17 @@ from feddwa.errors import InputError
 # Columns of the file that are used.
 NUMBERS = ("year", "month", "day", "sched_dep_time", "sched_arr_time", "dep_delay", "arr_delay", "distance")
 NAMES = ("carrier", "origin", "dest")
-ARRIVED = ("dep_delay", "arr_delay")  # have gaps where a flight was cancelled or went elsewhere
+ARRIVED = ("dep_delay", "arr_delay")  # missing for cancelled or diverted flights
 WEEKDAYS = np.array(["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"])
-EARLIEST, LATEST = -30, 120  # minutes at departure: a few flights are behind by a day, which would outweigh the others
-# How the table is read: the last fifth of each airline's flights tests, and every airport is an input.
+EARLIEST, LATEST = -30, 120  # limits of the departure delay in minutes: flights that are a day late would dominate
+# Reading options: the last fifth of each airline's flights is the test part; every airport is an input.
 OPTIONS = DataOptions(label="late", client="carrier", time_column="time", min_samples=2, max_categories=1_000)
 
 
 def at_departure(where: str, flights: pa.Table) -> pa.Table:
-    """A row per flight that arrived: `late` (0 or 1), `carrier`, `time`, and what is known when it departs.
+    """A row per flight that arrived: `late` (0 or 1), `carrier`, `time`, and the information at departure.
 
-    The month is left out: flights are tested in months that training has not seen.
+    The month is left out, because the test months do not occur in training.
     """
     for name in (*NUMBERS, *NAMES):
         column = flights[tables.pick(where, flights.column_names, (name,), name)]

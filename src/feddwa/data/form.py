@@ -1,4 +1,4 @@
-"""How a user's files become samples, as a value that can be stored: new files are read in the same way later."""
+"""The conversion of a user's files into samples, as a value that can be stored and applied to new files."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -22,23 +22,23 @@ class NewSamples(NamedTuple):
     """Samples that were read in the form of a dataset."""
 
     x: np.ndarray  # (n, *shape), as Dataset.x: not standardised
-    y: np.ndarray | None  # (n,) int64 class numbers, or float32 targets; None where the files have no labels
+    y: np.ndarray | None  # (n,) int64 class numbers, or float32 targets; None without labels
     names: tuple[str, ...]  # of rows ("row 1") or files
-    notes: tuple[str, ...] = ()  # what was done to them, in words
+    notes: tuple[str, ...] = ()  # descriptions of changes
 
 
 @dataclass(frozen=True)
 class InputForm:
-    """What becomes of the files of own data. Standardisation is no part of it: see Dataset.mean and std."""
+    """The conversion of own files. Standardisation is separate: see Dataset.mean and std."""
 
     kind: Kind
     shape: tuple[int, ...]  # of a sample
-    tokens: bool = False  # whole numbers are token ids
-    columns: tuple[Column, ...] = ()  # of a table that are inputs, in their order
-    label: str | None = None  # column of a table that has the labels
-    unused: tuple[str, ...] = ()  # columns of a table that are no inputs: owners, row numbers, time
-    resize: bool = False  # images of other sizes are scaled to the shape
-    class_names: tuple[str, ...] = ()  # () where targets are no classes
+    tokens: bool = False  # whether integers are token ids
+    columns: tuple[Column, ...] = ()  # input columns of a table, in order
+    label: str | None = None  # label column of a table
+    unused: tuple[str, ...] = ()  # other columns of a table: owners, row numbers, time
+    resize: bool = False  # whether to scale images to the shape
+    class_names: tuple[str, ...] = ()  # () if targets are not classes
 
     def as_json(self) -> dict[str, Any]:
         """The form as values that JSON has."""
@@ -46,7 +46,7 @@ class InputForm:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "InputForm":
-        """The form that `as_json` gave."""
+        """The inverse of `as_json`."""
         own = (dict(each, categories=tuple(each["categories"])) for each in content["columns"])
         values = {**content, "columns": [Column(**each) for each in own]}
         made: dict[str, Any] = {
@@ -57,8 +57,8 @@ class InputForm:
     def read(self, path: str | Path) -> NewSamples:
         """The samples in a file or folder of this form; labels where it has them.
 
-        A table has the same columns; that of the labels may be missing. A folder of images may have a folder per class.
-        Values that no training row had, and missing ones, become what they became in training.
+        A table has the same columns, possibly without labels. A folder of images may have a folder per class. Missing
+        values, and values that no training row has, are encoded as in training.
         """
         path = Path(path)
         if not path.exists():
@@ -121,7 +121,7 @@ class InputForm:
         return NewSamples(x, y, tuple(f"row {row + 1}" for row in range(len(x))))
 
     def _numbers(self, path: Path, y: np.ndarray) -> np.ndarray:
-        """Labels as the class numbers of the training data, targets as they are."""
+        """Labels as class numbers of the training data; targets unchanged."""
         if not self.class_names:
             return y.astype(np.int64 if y.dtype.kind in "iub" else np.float32)
         places, names = numbered(str(path), "label", y)

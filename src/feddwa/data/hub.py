@@ -69,7 +69,7 @@ def parts_of(where: str, found: Any) -> tuple[list[Part], list[Part], list[str]]
 
 
 def fingerprint(found: Any) -> str:
-    """A text that changes with the content, as the package itself tells datasets apart."""
+    """A text that changes with the content, from the package itself."""
     splits = found if isinstance(found, Mapping) else {"": found}
     return " ".join(f"{name}={split._fingerprint}" for name, split in splits.items())
 

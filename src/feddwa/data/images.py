@@ -11,38 +11,38 @@ from feddwa.data.files import first_line
 from feddwa.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
-FORMATS = ("PNG", "JPEG", "WEBP", "PPM", "BMP", "GIF", "TIFF")  # and none of the rare ones: less to try, less to trust
+FORMATS = ("PNG", "JPEG", "WEBP", "PPM", "BMP", "GIF", "TIFF")  # no rare formats: fewer decoders to trust
 SIXTEEN_BITS = 257  # 65,535 = 257 * 255: one level of 8 bits in levels of 16
 _ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values that exchange width and height
 
-Encoded = Iterable[tuple[str, bytes]]  # images, each with the words that say where it is, for errors
+Encoded = Iterable[tuple[str, bytes]]  # images, each with its location for errors
 Tell = Callable[[int, int], None]  # called with (images decoded, images in all)
 
 
 class Broken(NamedTuple):
     """An image that cannot be read."""
 
-    number: int  # in the order of the images
-    why: str  # one line that names it
+    number: int  # index among the images
+    why: str  # one-line error that names it
 
 
 class Decoded(NamedTuple):
-    """What came of decoding many images."""
+    """The result of decoding many images."""
 
     broken: list[Broken]
     scaled: int  # images that had another size
 
 
 class OtherSize(InputError):
-    """An image is not of the size that is wanted."""
+    """An image has an unexpected size."""
 
 
-class HasColour(Exception):  # no error of the user: everything is decoded again, with three channels
-    """An image has colour, and there is room for grey alone."""
+class HasColour(Exception):  # not a user error: all images are decoded again, with three channels
+    """An image has colour, but the array is grey."""
 
 
 def shape_of(where: str, data: bytes) -> tuple[int, int, int]:
-    """(C, H, W) of an encoded image as people see it, turned as its EXIF data say: one channel for grey, else three."""
+    """(C, H, W) of an encoded image after EXIF rotation: one channel for grey, else three."""
     with _open(where, data) as image:
         # A PNG may have EXIF data behind the pixels, for which Pillow decodes it; a TIFF's size is turned already.
         may_be = image.format in ("JPEG", "WEBP") or (image.format == "PNG" and b"eXIf" in data)
@@ -59,9 +59,8 @@ def decode(
 ) -> np.ndarray:
     """(count, C, H, W) uint8 from encoded images, all of that shape, or `reduce` times larger and averaged down.
 
-    resize: scale images of other sizes; upright: turn them as their EXIF data say. An image is read when its turn
-    comes. A plain loop at 0.1 to 0.2 ms an image: threads were measured to be slower, as images this small leave
-    nothing to do in parallel.
+    resize: scale images of other sizes; upright: rotate them by their EXIF data. Images are read one at a time. A plain
+    loop at 0.1 to 0.2 ms per image: threads were slower, since images this small gain nothing from parallel decoding.
     """
     try:
         out = np.empty((count, *shape), dtype=np.uint8)
@@ -74,9 +73,9 @@ def decode(
 
 
 def decode_into(out: np.ndarray, images: Encoded, place: np.ndarray, resize: bool, tell: Tell) -> Decoded:
-    """Decode image i into out[place[i]]; those with place -1 are passed over, and those that cannot be read returned.
+    """Decode image i into out[place[i]]; images with place -1 are skipped, unreadable ones returned.
 
-    Raises OtherSize where an image is of another size and must not be scaled, and HasColour.
+    Raises OtherSize for an image of another size that must not be scaled, and HasColour.
     """
     broken, scaled, done, total = [], 0, 0, int((place >= 0).sum())
     for number, (where, data) in enumerate(images):
@@ -100,11 +99,11 @@ def decode_into(out: np.ndarray, images: Encoded, place: np.ndarray, resize: boo
 def _pixels(
     where: str, image: Image.Image, shape: tuple[int, ...], reduce: int, resize: bool, upright: bool
 ) -> tuple[np.ndarray, bool]:
-    """(C, H, W) uint8, and whether it had another size."""
+    """(C, H, W) uint8, and whether the image had another size."""
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
     if resize:
-        image.draft(None, (2 * max(height, width),) * 2)  # of a large JPEG a half, fourth or eighth is decoded
+        image.draft(None, (2 * max(height, width),) * 2)  # large JPEGs are decoded at a half, fourth or eighth
     larger = reduce > 1 and image.size == (reduce * width, reduce * height)
     if image.mode in ("I", "F") and not _is_deep(image):
         raise InputError(f"{where}: pixels of 32 bits, whose black and white are not known; must be of 8 or 16 bits")
@@ -118,7 +117,7 @@ def _pixels(
             plain = plain if plain.mode == mode else plain.convert(mode)
             plain = plain.resize((width, height), Image.Resampling.BILINEAR) if resize and other else plain
             pixels = np.asarray(plain.reduce(reduce) if larger else plain)
-    except Exception as error:  # each of Pillow's readers has its own for damaged bytes
+    except Exception as error:  # Pillow's readers raise different exceptions
         raise InputError(f"{where}: not a readable image, truncated or damaged ({first_line(error)})") from None
     if other and not (resize or larger):
         raise OtherSize(f"{where}: image of {size[0]}x{size[1]} pixels, must be {width}x{height}")
@@ -130,12 +129,12 @@ def _channels(image: Image.Image) -> int:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether the pixels are grey and of 16 bits; those of PNG and PGM may come as integers of 32."""
+    """Whether the pixels are 16-bit grey; those of PNG and PGM may be 32-bit integers."""
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits in 8, black to black and white to white; Pillow's own conversion clips all above 255."""
+    """16-bit grey as 8 bits, black to black and white to white; Pillow's own conversion clips all above 255."""
     levels = np.asarray(image).astype(np.int64)  # (H, W) 0..65535
     return Image.fromarray(((levels + SIXTEEN_BITS // 2) // SIXTEEN_BITS).astype(np.uint8))
 

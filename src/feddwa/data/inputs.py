@@ -1,4 +1,4 @@
-"""What a network is given: the shape of a sample and what its numbers are. Networks are built from this alone."""
+"""The input of a network: the shape of a sample and the meaning of its numbers. Networks are built from this alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ Kind = Literal["image", "series", "features", "tokens", "several"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The samples of a dataset as a network sees them."""
+    """The network's view of a dataset's samples."""
 
     shape: Shape  # of one sample: image (C, H, W), series (C, L), features (k,), tokens (L,), several ()
     kind: Kind = "features"
     vocabulary: int = 0  # of tokens: ids are 0 to vocabulary - 1
-    parts: Mapping[str, "Inputs"] = field(default_factory=dict)  # of several inputs: the name of each -> what it is
+    parts: Mapping[str, "Inputs"] = field(default_factory=dict)  # several inputs, by name
 
     @classmethod
     def of(cls, shape: Shape, vocabulary: int = 0) -> "Inputs":
-        """The inputs of a shape: its number of axes says what numbers are; whole numbers below `vocabulary` are ids."""
+        """The inputs of a shape: the number of axes defines the kind; integers below `vocabulary` are ids."""
         kinds: dict[int, Kind] = {2: "series", 3: "image"}
         return cls(shape, "tokens", vocabulary) if vocabulary else cls(shape, kinds.get(len(shape), "features"))
 
@@ -34,7 +34,7 @@ class Inputs:
         return f"{noun} {self.shape}"
 
     def blank(self, rows: int) -> np.ndarray:
-        """Samples (rows, *shape) of zeros that have these inputs; of token ids, the last one is the largest."""
+        """Samples (rows, *shape) of zeros with these inputs; for token ids, the last one is the largest."""
         if self.kind == "several":
             parts = {name: part.blank(rows) for name, part in self.parts.items()}
             x = np.zeros(rows, dtype=[(name, part.dtype, part.shape[1:]) for name, part in parts.items()])
@@ -47,19 +47,19 @@ class Inputs:
         return x
 
     def as_json(self) -> dict[str, Any]:
-        """The same in JSON's types; `from_json` reads it."""
+        """The inputs in JSON's types; `from_json` reads them."""
         found: dict[str, Any] = {"shape": list(self.shape), "kind": self.kind, "vocabulary": self.vocabulary}
         return found | ({"parts": {name: part.as_json() for name, part in self.parts.items()}} if self.parts else {})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Inputs":
-        """The reverse of `as_json`."""
+        """The inverse of `as_json`."""
         parts = {name: cls.from_json(part) for name, part in values.get("parts", {}).items()}
         return cls(tuple(values["shape"]), values["kind"], values["vocabulary"], parts)
 
 
 def inputs_of(dataset: Dataset) -> Inputs:
-    """The inputs of a dataset. Looked at once: the vocabulary is one more than the largest id of all samples."""
+    """The inputs of a dataset, cached: the vocabulary is one more than the largest id of all samples."""
     if "inputs" not in dataset.kept:
         dataset.kept["inputs"] = _inputs_of(dataset.x)
     found: Inputs = dataset.kept["inputs"]

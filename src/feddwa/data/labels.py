@@ -1,4 +1,4 @@
-"""Labels and owners as they stand in files, made into numbers with names."""
+"""Labels and owners in files, converted to numbers with names."""
 
 import re
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ import numpy as np
 
 from feddwa.errors import InputError
 
-# What pandas, R and spreadsheets write for a value that is not there.
+# Missing values as written by pandas, R and spreadsheets.
 MISSING = ("", "#N/A", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
-SHOWN = 3  # names in a note; of more, how many there are
-PADDING = -100  # target of a place in a row that counts nowhere, as in torch's cross_entropy and in transformers
-MOST_TOKENS = 2**20  # ids of tokens; a network has a row of numbers for each
+SHOWN = 3  # names in a note, followed by the number of others
+PADDING = -100  # ignored target, as in torch's cross_entropy and in transformers
+MOST_TOKENS = 2**20  # number of token ids; a network has an embedding row for each
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # as Python prints a 64-bit integer; "01" is a name, not the number 1
 _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 
 def from_text(column: np.ndarray) -> np.ndarray:
-    """A column of text (n,) as integers or real numbers where all of it is written so, else as it is.
+    """A column of text (n,) as integers or floats if all entries are numbers, else unchanged.
 
-    Among numbers, a word for a missing value becomes NaN; among names it is a name, "NA" for one that of Namibia.
+    Among numbers, a word for a missing value becomes NaN; among names it is a name, such as Namibia's "NA".
     """
     values, place = np.unique(np.char.strip(column), return_inverse=True)
     known = [value for value in values.tolist() if value not in MISSING]
@@ -32,9 +32,9 @@ def from_text(column: np.ndarray) -> np.ndarray:
 
 
 def numbered(where: str, what: str, values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Names (n,) as numbers 0..k-1 (n,) int64, and the k names in their order; `what` ("label") stands in errors.
+    """Names (n,) as numbers 0..k-1 (n,) int64, and the k names in order; `what` ("label") is named in errors.
 
-    Whole numbers are in the order of their size, whatever type they have: 1.0 and 1 are both named "1".
+    Integers are in ascending order, whatever their type: 1.0 and 1 are both named "1".
     """
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "replace")
@@ -54,9 +54,9 @@ def numbered(where: str, what: str, values: np.ndarray) -> tuple[np.ndarray, tup
 def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.ndarray, int, tuple[str, ...]]:
     """Targets (n, ...), their number of classes and the classes' names, in a given order where the data have one.
 
-    One whole number or name for each sample is a class, whole real numbers among them (0.0, 1.0: what pandas writes
-    where a column has had gaps). Other real numbers stay what they are, with 0 classes. Rows of whole numbers are
-    tokens, with as many classes as the largest has; PADDING may stand among them.
+    One integer or name per sample is a class, including integral floats (0.0, 1.0, as pandas writes columns with
+    missing values). Other floats stay unchanged, with 0 classes. Rows of integers are tokens, with as many classes as
+    the largest requires; they may contain PADDING.
     """
     if y.dtype.kind == "f" and (y.ndim > 1 or not is_whole(y[np.isfinite(y)])):
         if not np.isfinite(y).all():
@@ -76,23 +76,23 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
 
 
 def are_tokens(y: np.ndarray) -> bool:
-    """Whether rows of whole numbers (n, ...) are all from 0 to below MOST_TOKENS, or PADDING."""
+    """Whether all integers in rows (n, ...) are from 0 to below MOST_TOKENS, or PADDING."""
     return bool((((y >= 0) & (y < MOST_TOKENS)) | (y == PADDING)).all())
 
 
 def is_one_hot(y: np.ndarray) -> bool:
-    """Whether targets (n, k) have a 1 in every row, and 0 elsewhere."""
+    """Whether targets (n, k) have a single 1 in every row, and 0 elsewhere."""
     return bool(y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def is_whole(values: np.ndarray) -> bool:
-    """Whether all numbers are whole, and small enough for a float to tell them apart."""
+    """Whether all numbers are integers that a float represents exactly."""
     values = values.astype(np.float64)
     return bool((np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < 2**53)).all())
 
 
 def refuse_missing(where: str, what: str, values: np.ndarray) -> None:
-    """Raise where a value is empty text or no finite number, and say in which row, counted from 1."""
+    """Raise if a value is empty or not finite, with its row, counted from 1."""
     if values.size == 0 or values.dtype.kind not in "fUS":
         return
     missing = ~np.isfinite(values) if values.dtype.kind == "f" else np.char.str_len(np.char.strip(values)) == 0
@@ -105,12 +105,12 @@ def refuse_missing(where: str, what: str, values: np.ndarray) -> None:
 
 
 def in_words(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """The first names, and the number of others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def short(name: str, most: int = 24) -> str:
-    """A name for the side of a picture: of a long one its beginning and end, which tell "ward-1" from "ward-2"."""
+    """A name for a picture's axis: the beginning and end of a long one, which distinguish "ward-1" from "ward-2"."""
     half = (most - 2) // 2
     return name if len(name) <= most else f"{name[:half]}..{name[-half:]}"
