@@ -202,4 +202,4 @@ def finished(rounds: int) -> tuple[list[dict], dict]:
         for number in range(1, rounds + 1)
     ]
     lines.append({"round": rounds + 1, "before": {"all": 50.0, "all_weighted": 50.0}, "loss_before": 1.0})
-    return lines, summary.summary({}, lines, 1.0, torch.device("cpu"))
+    return lines, summary.summary({}, lines, torch.device("cpu"))
