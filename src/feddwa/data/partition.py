@@ -1,4 +1,4 @@
-"""The one entry to the partition schemes: build from parameters, draw, validate."""
+"""The entry point of the partition schemes: build from parameters, draw, validate."""
 
 import dataclasses
 import inspect
@@ -36,11 +36,11 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "label-permutation": LabelPermutation,
     "natural": Natural,
 }
-ARGUMENTS = ("labels", "train_count", "clients", "rng")  # of a scheme, and of a function that stands for one
+ARGUMENTS = ("labels", "train_count", "clients", "rng")  # of a scheme, or of a function used as one
 
 
 def adopt(scheme: Any) -> type[Scheme]:
-    """A scheme as a class whose fields are its hyper-parameters; raises Unfit where it cannot be one."""
+    """A scheme as a class whose fields are its hyper-parameters; raises Unfit if it cannot be one."""
     if inspect.isfunction(scheme):
         return _class_of(scheme)
     if not (inspect.isclass(scheme) and dataclasses.is_dataclass(scheme)):
@@ -54,7 +54,9 @@ def adopt(scheme: Any) -> type[Scheme]:
 
 
 def _class_of(function: Any) -> type[Scheme]:
-    """A function (labels, train_count, clients, rng, KEY: TYPE = DEFAULT, ...): the further arguments are fields."""
+    """The class of a function (labels, train_count, clients, rng, KEY: TYPE = DEFAULT, ...), whose other arguments are
+    fields.
+    """
     check_arguments(function, ARGUMENTS, function.__name__)
     further = list(inspect.signature(function).parameters.values())[len(ARGUMENTS) :]
     for each in further:
@@ -72,7 +74,7 @@ def _class_of(function: Any) -> type[Scheme]:
 
 
 def make_scheme(name: str, params: Mapping[str, Any], dataset: str) -> Scheme:
-    """The scheme `name` with the hyper-parameters given, for the rest those of the dataset's entry or its own."""
+    """The scheme `name` with the given hyper-parameters; defaults are the dataset's or the scheme's."""
     kind, what = REGISTRY.find(name), f"partition {label(name)}"
     usual = defaults_of(dataset).schemes.get(name, {})
     scheme: Scheme = build(kind, {**usual, **params}, what)
@@ -105,7 +107,7 @@ def make(name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, s
 
 
 def held_out(partition: Partition, count: int, seed: int) -> Partition:
-    """The same with `count` clients, drawn by the seed, held out as newcomers; as it is where none are."""
+    """The partition with `count` clients, drawn by the seed, held out as newcomers; unchanged for 0."""
     if not count:
         return partition
     rng = np.random.default_rng([seed, zlib.crc32(b"holdout")])
@@ -113,7 +115,7 @@ def held_out(partition: Partition, count: int, seed: int) -> Partition:
 
 
 def groups_of(names: Sequence[str]) -> np.ndarray | None:
-    """(N,) the group of each client where all names are GROUP/NAME, as "hamlet/HAMLET" is; None where they are not."""
+    """(N,) the group of each client if all names are GROUP/NAME, such as "hamlet/HAMLET"; otherwise None."""
     if not names or not all("/" in name for name in names):
         return None
     groups: np.ndarray = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)[1]
@@ -121,10 +123,10 @@ def groups_of(names: Sequence[str]) -> np.ndarray | None:
 
 
 def default_for(dataset: Dataset) -> str:
-    """The partition of own data that nobody has named one for: their owners', or where they have none an even one.
+    """The default partition of own data: by owner, or an even one without owners.
 
-    Never one that changes what clients see, as `rotations` does: that is for trying methods out on known data. Files
-    that name one owner of everything most likely mean something else by it.
+    Never one that changes what clients see, as `rotations` does, which is for experiments on known data. Files with a
+    single owner are probably a mistake and refused.
     """
     if len(dataset.client_names) == 1:
         raise InputError(
@@ -135,7 +137,7 @@ def default_for(dataset: Dataset) -> str:
 
 
 def _column(name: str, scheme: Scheme, dataset: Dataset) -> np.ndarray:
-    """What the scheme divides by: the labels, or the owners; with an error where the data do not have it."""
+    """The column by which the scheme divides, labels or owners; raises InputError if the data lack it."""
     if scheme.reads == "owners":
         if dataset.client is None:
             raise InputError(f"--partition {name}: dataset {dataset.name} has no client column")

@@ -1,4 +1,4 @@
-"""Datasets by name or path. The order of look-up: files that the user has, the cache, the hub."""
+"""Datasets by name or path, from the user's files, the cache or the hub, in this order."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from feddwa.errors import InputError, require, shown
 from feddwa.plugins import DATASETS as REGISTRY
 from feddwa.plugins import HUB, Unfit, accepted, check_dataset
 
-Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; what outside code really returns is checked
+Loader = Callable[[str | Path | None], Any]  # data_dir -> Dataset; the return value of foreign code is checked
 
 
 def adopt(function: Any) -> Loader:
-    """A function from outside the package as a dataset; it is given `data_dir` if it names it."""
+    """A function from outside the package as a dataset; it receives `data_dir` if it has that argument."""
     if not callable(function) or isinstance(function, type):
         raise Unfit(f"is a {type(function).__name__}, must be a function that returns a feddwa.data.dataset.Dataset")
     names = accepted(function, ("data_dir",))
@@ -41,9 +41,9 @@ def load(
     options: DataOptions = EVERYBODY,
     tell: Tell = lambda done, total: None,
 ) -> Dataset:
-    """The dataset `name`, its files looked for in `data_dir` (default FEDDWA_DATA), or own data at the path `name`.
+    """The dataset `name`, with its files in `data_dir` (default FEDDWA_DATA), or own data at the path `name`.
 
-    options: how own data are read; tell: called with (done, total) while their images are decoded.
+    options: for own data; tell: called with (done, total) while their images are decoded.
     """
     if data_dir is not None and not os.path.isdir(data_dir):  # where Path.is_dir raises on a name that is too long
         raise InputError(f"--data-dir: no folder {shown(str(data_dir))}")
@@ -63,7 +63,7 @@ def load(
 
 
 def as_dataset(value: Any, options: DataOptions = EVERYBODY) -> Dataset:
-    """Data of the caller as a dataset: one already, pandas tables, PyTorch datasets, or clients with their arrays."""
+    """The caller's data as a dataset: a dataset, pandas tables, PyTorch datasets, or clients with their arrays."""
     if hasattr(value, "__next__"):
         value = list(value)
     first = next(iter(value.values() if isinstance(value, Mapping) else value), None) if _several(value) else value
@@ -88,7 +88,7 @@ def _is_torch(value: Any) -> bool:
 
 
 def store(dataset: Dataset, fingerprint: str) -> Path:
-    """Copy a dataset into the cache, once; the path of the entry, which `load` takes in place of a name."""
+    """Copy a dataset into the cache, once; returns the path of the entry, which `load` accepts as a name."""
     name, key = f"own-{dataset.name}" if dataset.name != NAME else NAME, fingerprint[:16]
     if cache.find(name, key) is None:
         cache.store(name, key, dataset)
@@ -131,14 +131,14 @@ def _named(info: DatasetInfo, data_dir: str | Path | None) -> Dataset:
 
 
 def _places(info: DatasetInfo, data_dir: Path) -> list[Path]:
-    """Where the files may be: under a name of the dataset, or the folder itself where it bears one."""
+    """Possible locations of the files: under a name of the dataset, or the folder itself if it has that name."""
     if not os.path.isdir(data_dir):
         raise InputError(f"--data-dir: no folder {shown(str(data_dir))}")
     return [data_dir / name for name in info.places] + ([data_dir] if data_dir.name in info.places else [])
 
 
 def _from_files(info: DatasetInfo, files: Files, place: Path) -> Dataset | None:
-    """From the cache where these very files were decoded before, else decoded now; None where it holds other things."""
+    """From the cache if these files were decoded before, otherwise decoded now; None if it holds something else."""
     tree = Tree(place)
     if (known := cache.find(info.name, tree.fingerprint)) is not None:
         return known
@@ -160,7 +160,7 @@ def _from_hub(info: DatasetInfo, files: Files, hub: Hub) -> Dataset:
 
 
 def _download(hub: Hub) -> Path:
-    """The folder with a repository's files, fetched once at its pinned revision and kept by the hub's own cache."""
+    """The folder with a repository's files, fetched once at its pinned revision and stored in the hub's own cache."""
     try:
         fetch = import_module("huggingface_hub").snapshot_download
     except ImportError:
@@ -172,7 +172,7 @@ def _download(hub: Hub) -> Path:
 
 
 def _read(info: DatasetInfo, files: Files, tree: Tree) -> Raw | None:
-    """The rows in a tree, from Parquet or in the authors' form; None where it holds other things."""
+    """The rows in a tree, from Parquet or the original format; None if it holds something else."""
     if tree.path.is_dir() and tree.path.name not in files.others and (train := tables.split_files(tree.path, "train")):
         return _parquet(info, files, train, tables.held_out_files(tree.path))
     raw: Raw | None = getattr(originals, files.reader)(tree, info.shape, **files.options)
@@ -197,7 +197,7 @@ def _parquet(info: DatasetInfo, files: Files, train: list[Path], test: list[Path
 
 
 def _dataset(info: DatasetInfo, raw: Raw, place: object) -> Dataset:
-    """The rows with the facts of the catalogue; the number of classes must agree."""
+    """The rows with the catalogue's facts; the number of classes must agree."""
     names = raw.class_names or info.class_names
     found = max(len(names), int(raw.y.max()) + 1)
     if found > info.classes or raw.y.min() < 0 or (names and len(names) != info.classes):

@@ -11,7 +11,7 @@ from feddwa.data import tables
 from feddwa.data.files import Tree
 from feddwa.errors import InputError
 
-# LEAF's characters in LEAF's order: the place of a character is its token id.
+# LEAF's characters in LEAF's order: the index of a character is its token id.
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 _IDS = {character: number for number, character in enumerate(CHARACTERS)}
 _SPEAKER = re.compile(r"^(?:\*\*(.+?)\*\*|#.*?)\s*$", re.MULTILINE)  # "**HAMLET**"; a heading ends a speech, too
@@ -21,7 +21,7 @@ _DIRECTION = re.compile(  # "_Exit_", "[Aside]", "*Enter King Edward.*"; "_" may
 
 
 class Speech(NamedTuple):
-    """What somebody says in one go."""
+    """One speech of a role."""
 
     play: str
     role: str
@@ -32,14 +32,14 @@ class Samples(NamedTuple):
     """Windows of the characters of several roles, training windows first."""
 
     x: np.ndarray  # (n, length) int64 token ids
-    y: np.ndarray  # (n,) int64 the character behind each window
+    y: np.ndarray  # (n,) int64 the character after each window
     train_count: int
-    owner: np.ndarray  # (n,) int64 place in `names`
-    names: tuple[str, ...]  # "play/ROLE", those with most windows first
+    owner: np.ndarray  # (n,) int64 index into `names`
+    names: tuple[str, ...]  # "play/ROLE", in descending order of windows
 
 
 def in_table(file: Path) -> Iterator[Speech]:
-    """The speeches of a Parquet table with the columns play, role and text, in the order of its rows."""
+    """The speeches of a Parquet table with the columns play, role and text, in row order."""
     known = tables.open_parquet(file).schema_arrow.names
     names = [tables.pick(file, known, (name,), name) for name in Speech._fields]
     table = tables.read_table(file, columns=names)
@@ -63,10 +63,10 @@ def in_markdown(tree: Tree, files: Iterable[str]) -> Iterator[Speech]:
 
 
 def samples(speeches: Iterable[Speech], length: int) -> Samples:
-    """Windows of `length` characters, one behind the other, of every role with at least two lines.
+    """Adjacent windows of `length` characters, for every role with at least two lines.
 
-    The last fifth of a role's lines are its test text. Lines are joined by a space, as LEAF joins them. No window is
-    in both texts; roles that are too short for one of each are left out.
+    The last fifth of a role's lines are its test text. Lines are joined by a space, as in LEAF. No window is in both
+    texts; roles too short for one window of each are left out.
     """
     lines: dict[str, list[str]] = {}
     for speech in speeches:
@@ -98,7 +98,7 @@ def _cut(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _windows(text: str, length: int) -> np.ndarray:
-    """(n, length + 1) token ids of n windows that share no position, and of the character behind each."""
+    """(n, length + 1) token ids of n disjoint windows and the character after each."""
     ids = np.array([_IDS[character] for character in text], dtype=np.int64)
     starts = np.arange(0, len(ids) - length, length)
     windows: np.ndarray = ids[starts[:, None] + np.arange(length + 1)]

@@ -1,4 +1,4 @@
-"""Tables from CSV, Parquet and what else has columns: labels, owners, encoded images in the Hugging Face layout."""
+"""Tables from CSV, Parquet and other columnar data: labels, owners, encoded images in the Hugging Face layout."""
 
 import csv
 import json
@@ -21,24 +21,24 @@ from feddwa.errors import InputError
 SUFFIXES = (".csv", ".tsv", ".parquet")
 IMAGE_COLUMNS = ("img", "image")
 _QUOTED = re.compile('"[^"]*"')
-BLOCK = 1024  # rows of encoded images that are in memory at once
-_UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what Arrow raises on foreign bytes
+BLOCK = 1024  # rows of encoded images in memory at once
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)  # Arrow's exceptions for invalid bytes
 
 
 class Part(NamedTuple):
     """The rows of one file or object."""
 
-    where: str  # how to speak of it in an error
+    where: str  # its name in errors
     table: pa.Table  # without the column of images
     is_text: bool = False  # from CSV, where "1" may be a number and "01" is a name
-    image_column: str = ""  # "" where there are no images
-    images: Callable[[], Iterator[tuple[str, bytes]]] = lambda: iter(())  # of every row, each with where it is
-    class_names: Mapping[str, tuple[str, ...]] = {}  # column -> names of its numbers, where the file has them
-    owner: str = ""  # whose rows these are, where the file itself says so
+    image_column: str = ""  # "" without images
+    images: Callable[[], Iterator[tuple[str, bytes]]] = lambda: iter(())  # of every row, each with its location
+    class_names: Mapping[str, tuple[str, ...]] = {}  # column -> names of its numbers, if the file has them
+    owner: str = ""  # the rows' owner, if the file belongs to one
 
 
 def split_files(folder: Path, split: str, suffixes: Sequence[str] = (".parquet",)) -> list[Path]:
-    """The files of a split, `train-00000-of-00003.parquet` and so on or `train.parquet`; all or an error."""
+    """The files of a split, `train-00000-of-00003.parquet` and so on or `train.parquet`; raises if one is missing."""
     found = (file for file in folder.rglob("*") if file.name.lower().endswith(tuple(suffixes)))
     files = sorted(file for file in found if re.match(rf"{split}(-|\.[a-z]+$)", file.name, re.IGNORECASE))
     parts = [match for file in files if (match := re.search(r"-(\d+)-of-(\d+)", file.name))]
@@ -50,27 +50,27 @@ def split_files(folder: Path, split: str, suffixes: Sequence[str] = (".parquet",
 
 
 def held_out_files(folder: Path, suffixes: Sequence[str] = (".parquet",)) -> list[Path]:
-    """The files of the split that tests: `test`, or the validation split where there is no test split."""
+    """The files of the test split: `test`, or the validation split without one."""
     return next((files for split in TEST_SPLITS if (files := split_files(folder, split, suffixes))), [])
 
 
 def all_files(folder: Path) -> list[Path]:
-    """All tables in a folder, hidden ones left out."""
+    """All tables in a folder, without hidden ones."""
     return sorted(f for f in folder.rglob("*") if is_table(f) and f.is_file() and not f.name.startswith("."))
 
 
 def is_table(file: Path) -> bool:
-    """Whether a file is a table by its name, in upper or lower case."""
+    """Whether a file name is that of a table, in upper or lower case."""
     return file.suffix.lower() in SUFFIXES
 
 
 def is_parquet(file: Path) -> bool:
-    """Whether a table is no text."""
+    """Whether a table is Parquet rather than text."""
     return file.suffix.lower() == ".parquet"
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """A Parquet file, or an error that says it is none."""
+    """A Parquet file; raises InputError for anything else."""
     try:
         return pq.ParquetFile(file)
     except _UNREADABLE as error:
@@ -91,7 +91,7 @@ def read_part(file: Path, text: Sequence[str] = ()) -> Part:
 
 
 def image_column(schema: pa.Schema) -> str:
-    """The first column that holds encoded images, by its name or its type; "" where there is none."""
+    """The first column with encoded images, by name or type; "" if there is none."""
     return next((field.name for field in schema if field.name in IMAGE_COLUMNS or _has_bytes(field.type)), "")
 
 
@@ -100,7 +100,7 @@ def _has_bytes(kind: pa.DataType) -> bool:
 
 
 def read_table(file: Path, text: Sequence[str] = (), columns: list[str] | None = None) -> pa.Table:
-    """A Parquet or CSV file. columns: those of a Parquet file that are read; None: all."""
+    """A Parquet or CSV file. columns: the columns of a Parquet file to read; None: all."""
     try:
         if not is_parquet(file):
             return from_csv(str(file), file.read_bytes(), text, tabs=file.suffix.lower() == ".tsv")
@@ -116,7 +116,7 @@ def _unreadable(file: object, error: Exception) -> InputError:
 
 
 def _checked(file: Path, table: pa.Table) -> pa.Table:
-    """The table, whose columns have names of their own, without spaces around them."""
+    """The table with unique, stripped column names."""
     _check_names(file, table.column_names)
     return table.rename_columns([name.strip() for name in table.column_names])
 
@@ -129,9 +129,9 @@ def _check_names(file: Path, names: Sequence[str]) -> None:
 
 
 def from_csv(where: str, data: bytes, text: Sequence[str] = (), tabs: bool = False) -> pa.Table:
-    """A table in text, its columns `text` as they are written.
+    """A table in text; the columns `text` are not parsed.
 
-    One block, so that the types of columns come from all rows; one thread, so that errors name the row.
+    One block, so that column types depend on all rows; one thread, so that errors name the row.
     """
     try:
         data.decode("utf-8")
@@ -158,7 +158,7 @@ def from_csv(where: str, data: bytes, text: Sequence[str] = (), tabs: bool = Fal
 
 
 def _are_values(names: Sequence[str]) -> bool:
-    """Whether a header is a row of numbers; 0, 1, 2, ... are names that pandas gives."""
+    """Whether a header is a row of numbers; 0, 1, 2, ... are pandas' default names."""
     try:
         values = [float(name) for name in names]
     except ValueError:
@@ -169,7 +169,7 @@ def _are_values(names: Sequence[str]) -> bool:
 def names_column(where: str, column: pa.ChunkedArray, name: str, names: Sequence[str] = ()) -> np.ndarray:
     """A column of labels or owners (n,): integers, real numbers, truth values or text; missing: NaN or "".
 
-    names: those of its numbers, where the file has them; what is negative there is missing.
+    names: of its numbers, if the file has them; negative numbers are then missing.
     """
     column = plain(column)
     kind = column.type
@@ -188,25 +188,25 @@ def names_column(where: str, column: pa.ChunkedArray, name: str, names: Sequence
 
 
 def texts(values: np.ndarray) -> np.ndarray:
-    """A column of text of CSV files, as numbers where all of it is written so."""
+    """A text column of CSV files, as numbers if all entries are."""
     return from_text(values) if values.dtype.kind == "U" and len(values) else values
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values of a column of categories, any other column as it is; never of no type."""
+    """A categorical column as plain values, any other column unchanged; never of null type."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     return column
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type is a feature as it is."""
+    """Whether a column of this type is a feature without encoding."""
     checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(check(kind) for check in checks)
 
 
 def writes_number(text: str) -> bool:
-    """Whether a text is a number as Python writes it."""
+    """Whether a text is a number in Python's syntax."""
     try:
         float(text)
     except ValueError:
@@ -225,7 +225,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def missing(column: pa.ChunkedArray) -> np.ndarray:
-    """(n,) whether a value is not there: null, NaN, or in text nothing but spaces."""
+    """(n,) whether a value is missing: null, NaN, or blank text."""
     column = plain(column)
     gaps = np.asarray(pc.is_null(column, nan_is_null=True).to_numpy(), dtype=bool)
     if is_text(column.type):
@@ -254,7 +254,7 @@ def integer_labels(file: Path, name: str) -> np.ndarray:
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...]:
-    """The class names that the hub keeps in the schema, or ()."""
+    """The class names in a hub file's schema, or ()."""
     info = (open_parquet(file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     try:
         names = json.loads(info).get("info", {}).get("features", {}).get(label, {}).get("names", ())

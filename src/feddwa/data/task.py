@@ -19,13 +19,13 @@ class Task:
 
     dataset: Dataset
     partition: Partition
-    poison: Callable[[Any], Any] | None = None  # what hostile clients do to the samples (FederatedData)
+    poison: Callable[[Any], Any] | None = None  # hostile clients' change of the samples (FederatedData)
     _kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def keep(self, name: object, make: Callable[[], Any]) -> Any:
-        """What was made under this name before, or is made now: samples on a device, programs compiled for them.
+        """The cached object of this name, created by `make` on first use: samples on a device, compiled programs.
 
-        Tasks that leave the samples as they are share it: all divisions of a dataset train with the same programs.
+        Tasks that do not change the samples share the cache: all divisions of a dataset use the same programs.
         """
         division = self.partition
         altered = division.turns is not None or division.relabel is not None or self.poison is not None
@@ -35,7 +35,7 @@ class Task:
         return kept[name]
 
     def kept(self, name: object) -> Any:
-        """What was made under this name before; None where nothing was."""
+        """The cached object of this name; None if there is none."""
         return self._kept.get(name, self.dataset.kept.get(name))
 
     @property
@@ -45,23 +45,23 @@ class Task:
 
     @cached_property
     def newcomers(self) -> "Task | None":
-        """The data of the clients that are held out; None where nobody is."""
+        """The data of the held-out clients; None if there are none."""
         return None if self.partition.newcomers is None else Task(self.dataset, self.partition.newcomers)
 
     @property
     def name(self) -> str:
-        """The name of the data; of own files without the folder."""
+        """The name of the data; for own files without the folder."""
         return Path(self.dataset.name).name
 
     @property
     def notes(self) -> list[str]:
-        """What was done to the data, a line each for people."""
+        """Changes to the data, one line each."""
         return [f"{self.name}: {note}" for note in self.dataset.notes]
 
     def fingerprint(self) -> str:
-        """A sum of all samples, and of who has which: the same exactly where these are the same."""
+        """A checksum of all samples and their division."""
         kept = self.dataset.kept
-        if "digest" not in kept:  # all divisions of a dataset go on from there
+        if "digest" not in kept:  # shared by all divisions of a dataset
             kept["digest"] = _add(hashlib.sha256(), self.dataset.x, self.dataset.y)
         digest = kept["digest"].copy()
         for own in filter(None, (self.partition, self.partition.newcomers)):
@@ -70,7 +70,7 @@ class Task:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A sum of everything in a dataset, names included."""
+    """A checksum of everything in a dataset, names included."""
     told = {name: value for name, value in vars(dataset).items() if name != "kept"}
     arrays = {name: value for name, value in told.items() if isinstance(value, np.ndarray)}
     digest = hashlib.sha256(repr([(name, value) for name, value in told.items() if name not in arrays]).encode())

@@ -1,4 +1,4 @@
-"""Texts of any length as rows of tokens of one length, for networks that predict the next token at every position."""
+"""Texts of any length as token rows of one length, for networks that predict the next token at every position."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,10 +9,10 @@ from feddwa.errors import require
 
 
 def pack(texts: Iterable[Sequence[int] | np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """A client's texts (k,) of token ids, behind each other, as samples and targets (n, length) int64.
+    """A client's texts (k,) of token ids, concatenated, as samples and targets (n, length) int64.
 
-    The target of a token is the one behind it, also where that begins the next row; the last token of a text has none.
-    The last row alone is filled up, with 0 and PADDING.
+    The target of a token is the next one, even if that begins the next row; the last token of a text has none. Only the
+    last row is padded, with 0 and PADDING.
     """
     require(length >= 1, "length", length, "at least 1")
     arrays = [np.asarray(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Own data: folders of images, tables, arrays and Hugging Face datasets; read once, and kept in the cache."""
+"""Own data: folders of images, tables, arrays and Hugging Face datasets; read once, and stored in the cache."""
 
 import dataclasses
 import hashlib
@@ -24,18 +24,17 @@ from feddwa.plugins import HUB
 __all__ = ["assemble", "load_own"]
 
 Make = Callable[[Scratch], Dataset]
-Owners = Callable[[Path], str]  # of a table: whose it is
+Owners = Callable[[Path], str]  # table -> its owner
 _PIECE = re.compile(rf"({'|'.join((*TRAIN_SPLITS, *TEST_SPLITS))})(-|\.)", re.IGNORECASE)
 
 
 def load_own(path: str | Path, options: DataOptions = EVERYBODY, tell: Tell = lambda done, total: None) -> Dataset:
     """Own data at a path, or in a repository hf:OWNER/NAME of the hub.
 
-    A folder holds images as <class>/<image> or <client>/<class>/<image>, or tables; either of them may stand under
-    train/ and test/. An .npz file holds x (or tokens), y and optionally client, and the same with _test behind their
-    names. Without a test part of their own, every client's rows (or all rows) are split 80/20, the same way every time.
-    What was read once with these options is found in the cache, by the content of all files. tell: called with
-    (done, total) while images are decoded.
+    A folder holds images as <class>/<image> or <client>/<class>/<image>, or tables; both may be under train/ and test/.
+    An .npz file holds x (or tokens), y and optionally client, and the same names with the suffix _test. Without a test
+    part, every client's rows (or all rows) are split 80/20, always in the same way. Data read before with these options
+    are found in the cache, by the content of all files. tell: called with (done, total) while images are decoded.
     """
     options.check_options()
     if str(path).startswith(HUB):
@@ -56,14 +55,14 @@ def load_own(path: str | Path, options: DataOptions = EVERYBODY, tell: Tell = la
 
 
 def _kept(short: str, name: str, key: str, make: Make) -> Dataset:
-    """The dataset of the cache under this key, or made now."""
+    """The dataset in the cache under this key, or made now."""
     entry = f"own-{short}"  # never mistaken for a named dataset
     known = cache.find(entry, key)
     return dataclasses.replace(cache.made(entry, key, make) if known is None else known, name=name)
 
 
 def _digest(files: list[Path], options: DataOptions, root: Path) -> str:
-    """16 hex digits of some files' bytes, their names below `root` and the options: the same where all of it is."""
+    """16 hex digits that identify some files' bytes, their names below `root` and the options."""
     digest = hashlib.sha256(json.dumps(options.given()).encode())
     for file in files:
         try:
@@ -101,7 +100,7 @@ def _from_folder(path: Path, options: DataOptions, tell: Tell) -> Dataset:
 
 
 def _table_files(path: Path, files: list[Path], images: list[str]) -> tuple[list[Path], list[Path]]:
-    """Training and test files: by their names, by folders train/ and test/, or where there are no images all."""
+    """Training and test files: by name, by folders train/ and test/, or all files if there are no images."""
     if not files:
         return [], []
     train = tables.split_files(path, "train", tables.SUFFIXES)
@@ -114,7 +113,7 @@ def _table_files(path: Path, files: list[Path], images: list[str]) -> tuple[list
 
 
 def _read(files: list[Path], options: DataOptions, owners: Owners | None) -> list[Part]:
-    """The tables, each of them of the client that `owners` says."""
+    """The tables, each with the client from `owners`."""
     parts = [tables.read_part(file, text_columns(options)) for file in files]
     if owners is None:
         return parts
@@ -122,9 +121,10 @@ def _read(files: list[Path], options: DataOptions, owners: Owners | None) -> lis
 
 
 def _owners(files: list[Path]) -> Owners | None:
-    """Whose a table is, where several are those of several clients; None where they are numbered parts of one.
+    """The function from a table to its owner; None if the tables are numbered parts of one.
 
-    A client is named after its file, or after its folder where all files bear names of parts, as in <client>/train.csv.
+    A client is named after its file, or after its folder if all file names are those of parts, as in
+    <client>/train.csv.
     """
     pieces = all(_PIECE.match(file.name) or "-of-" in file.name for file in files)
     if len({file.parent for file in files} if pieces else files) < 2:

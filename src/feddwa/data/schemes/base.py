@@ -1,6 +1,6 @@
-"""What a partition is, and the few moves that every scheme is made of.
+"""The definition of a partition, and the basic operations of the schemes.
 
-Inside a scheme the currency is an *owner* array: owner[row] = client, or -1 for a row that nobody has.
+Schemes work on an *owner* array: owner[row] = client, or -1 for an unused row.
 """
 
 from collections.abc import Mapping
@@ -13,28 +13,28 @@ import numpy as np
 from feddwa.data.dataset import Dataset, NamedClients
 from feddwa.errors import InputError, require
 
-Reads = Literal["labels", "owners", "images", "nothing"]  # what of the data a scheme depends on
+Reads = Literal["labels", "owners", "images", "nothing"]  # the part of the data that a scheme uses
 
 
 @dataclass(frozen=True)
 class Partition(NamedClients):
-    """Who has what: row indices into a Dataset, one array per client."""
+    """The division of a Dataset: row indices, one array per client."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
-    groups: np.ndarray | None = None  # (N,) group of each client, of which no method is told; None: there are none
+    groups: np.ndarray | None = None  # (N,) group of each client, unknown to every method; None: there are none
     turns: np.ndarray | None = None  # (N,) quarter turns (np.rot90, counter-clockwise) of the client's images
     relabel: np.ndarray | None = None  # (N, classes) the label client i sees for true label c is relabel[i, c]
-    client_names: tuple[str, ...] = ()  # of the N clients, where the data name them
-    newcomers: "Partition | None" = None  # clients that are held out: they are none of the N
+    client_names: tuple[str, ...] = ()  # of the N clients, if the data name them
+    newcomers: "Partition | None" = None  # held-out clients, not among the N
 
     @property
     def everybody(self) -> int:
-        """How many clients share the data: N, and those that are held out."""
+        """Number of clients that share the data: N and the held-out ones."""
         return len(self.train) + (0 if self.newcomers is None else len(self.newcomers.train))
 
     def only(self, clients: np.ndarray) -> "Partition":
-        """What some clients (k,) have; one without a name is called by its number here."""
+        """The rows of some clients (k,); clients without a name get their number as name."""
         arrays = {name: getattr(self, name) for name in ("groups", "turns", "relabel")}
         return Partition(
             train=[self.train[client] for client in clients],
@@ -44,7 +44,7 @@ class Partition(NamedClients):
         )
 
     def hold_out(self, clients: np.ndarray) -> "Partition":
-        """The same with some clients (k,) as newcomers."""
+        """The partition with some clients (k,) as newcomers."""
         others = np.setdiff1d(np.arange(len(self.train)), clients)
         return replace(self.only(others), newcomers=self.only(clients))
 
@@ -52,17 +52,17 @@ class Partition(NamedClients):
 class Scheme:
     """A way to divide rows among clients: a frozen dataclass whose fields are its hyper-parameters.
 
-    Its errors are its own: `__post_init__` checks the range of every field, `check` whether they suit the data.
+    `__post_init__` checks the range of every field, `check` whether they suit the data.
     """
 
     reads: ClassVar[Reads]
     variant_of: ClassVar[Mapping[str, str]] = {}  # field -> the only value of the field `variant` that uses it
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """Raise InputError where the hyper-parameters do not suit the data or the number of clients."""
+        """Raise InputError if the hyper-parameters do not suit the data or the number of clients."""
 
     def check_variant(self, usual: Self) -> None:
-        """Raise InputError where a field that the chosen variant does not use differs from that of `usual`."""
+        """Raise InputError if a field that the chosen variant does not use differs from that of `usual`."""
         for name, variant in self.variant_of.items():
             if vars(self)["variant"] != variant and vars(self)[name] != vars(usual)[name]:
                 raise InputError(
@@ -72,31 +72,31 @@ class Scheme:
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
         """Divide rows [0, train_count) as training and the rest as test rows; pure function of its arguments.
 
-        labels: (n,), of a scheme that reads "owners" the number of each row's owner.
+        labels: (n,); for a scheme that reads "owners" the number of each row's owner.
         """
         raise NotImplementedError
 
 
 def rows_of(owner: np.ndarray, clients: int, first_row: int = 0) -> list[np.ndarray]:
-    """The rows of each client in ascending order; `first_row` is the number of the row that owner[0] speaks of."""
+    """The rows of each client in ascending order; `first_row`: the row number of owner[0]."""
     order = np.argsort(owner, kind="stable")
     cuts = np.searchsorted(owner[order], np.arange(clients + 1))
     return [order[start:stop] + first_row for start, stop in pairwise(cuts)]
 
 
 def deal(count: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """Owners of `count` rows dealt out at random; sizes differ by at most one."""
+    """Owners of `count` rows divided at random; sizes differ by at most one."""
     return rng.permutation(np.arange(count) % clients)
 
 
 def deal_both(labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-    """Training and test rows each dealt out at random, whatever their labels."""
+    """Training and test rows each divided at random, whatever their labels."""
     train, test = deal(train_count, clients, rng), deal(len(labels) - train_count, clients, rng)
     return Partition(rows_of(train, clients), rows_of(test, clients, train_count))
 
 
 def hand_out(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Owners such that client i gets counts[i, c] rows of class c, drawn at random; what is left over is nobody's."""
+    """Owners such that client i gets counts[i, c] rows of class c, drawn at random; the other rows are unused."""
     owner = np.full(len(labels), -1)
     for c in range(counts.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == c))[: counts[:, c].sum()]
@@ -105,7 +105,7 @@ def hand_out(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -
 
 
 def split_pooled(owner: np.ndarray, clients: int, share: float, rng: np.random.Generator) -> Partition:
-    """Each client's rows split at random into training and test rows; at least one of each where it has two."""
+    """Each client's rows split at random into training and test rows; at least one of each if it has two."""
     train, test = [], []
     for rows in rows_of(owner, clients):
         mixed = rng.permutation(rows)
@@ -116,12 +116,12 @@ def split_pooled(owner: np.ndarray, clients: int, share: float, rng: np.random.G
 
 
 def check_groups(groups: int, clients: int) -> None:
-    """Raise InputError where there are fewer clients than hidden groups."""
+    """Raise InputError if there are fewer clients than hidden groups."""
     require(groups <= clients, "--param groups", groups, f"at most the {clients} clients")
 
 
 def check_classes(field: str, value: int, labels: np.ndarray) -> None:
-    """Raise InputError where `value` classes are more than there are among `labels`."""
+    """Raise InputError if `value` exceeds the number of classes in `labels`."""
     classes = int(labels.max()) + 1
     require(value <= classes, f"--param {field}", value, f"at most {classes}, the classes of the data")
 
@@ -134,8 +134,8 @@ def block_groups(clients: int, groups: int) -> np.ndarray:
 def draw_classes(owners: int, per_owner: int, classes: int, rng: np.random.Generator) -> np.ndarray:
     """(owners, classes) bool: exactly `per_owner` distinct classes each, every class held equally often (up to one).
 
-    Each owner takes the classes that the fewest hold so far, ties broken by chance, so the sets are disjoint for as
-    long as there are classes left, and no set structure is repeated.
+    Each owner takes the classes with the fewest holders so far, ties broken at random, so the sets are disjoint while
+    classes are left, and no set structure is repeated.
     """
     held = np.zeros((owners, classes), dtype=bool)
     for i in range(owners):

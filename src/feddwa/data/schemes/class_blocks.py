@@ -13,7 +13,7 @@ from feddwa.errors import require
 
 @dataclass(frozen=True)
 class ClassBlocks(Scheme):
-    """Class after class goes to the first clients that still lack one, so that neighbours share their classes.
+    """Each class goes to the first clients that still lack one, so that neighbours share their classes.
 
     Training and test rows are pooled, then split. PFLlib's numbers: 2 classes of CIFAR-10 and Fashion-MNIST, 10 of
     CIFAR-100, 20 of Tiny-ImageNet.
@@ -36,7 +36,7 @@ class ClassBlocks(Scheme):
         require(0 < self.test_share < 1, "--param test_share", self.test_share, "between 0 and 1")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """Every class must find a client, and every client its classes."""
+        """Raise unless every class gets a client, and every client its classes."""
         check_classes("classes_per_client", self.classes_per_client, dataset.y)
         classes = int(dataset.y.max()) + 1
         held = blocks(clients, classes, self.classes_per_client)
@@ -46,7 +46,7 @@ class ClassBlocks(Scheme):
         require(fair, "--param classes_per_client", self.classes_per_client, valid)
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Who holds which classes is fixed; amounts and rows are drawn."""
+        """The classes of each client are fixed; amounts and rows are drawn."""
         sizes = np.bincount(labels)
         held = blocks(clients, len(sizes), self.classes_per_client)
         counts = np.zeros(held.shape, dtype=np.int64)
@@ -64,7 +64,9 @@ class ClassBlocks(Scheme):
 
 
 def blocks(clients: int, classes: int, per_client: int) -> np.ndarray:
-    """(N, C) bool, who holds which class: of each the first ceil(N / C * per_client) clients that lack classes."""
+    """(N, C) bool, the clients' classes: each class goes to the first ceil(N / C * per_client) clients that lack
+    classes.
+    """
     held = np.zeros((clients, classes), dtype=bool)
     holders = math.ceil(clients / classes * per_client)
     for c in range(classes):

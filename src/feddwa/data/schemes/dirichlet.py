@@ -34,7 +34,7 @@ class Dirichlet(Scheme):
         require(0 < self.test_share < 1, "--param test_share", self.test_share, "between 0 and 1")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """There must be `min_samples` rows for every client."""
+        """Raise unless there are `min_samples` rows for every client."""
         rows = len(dataset.y)
         valid = f"at most {rows // clients}: {rows} rows, {clients} clients"
         require(self.min_samples * clients <= rows, "--param min_samples", self.min_samples, valid)
@@ -60,7 +60,7 @@ class Dirichlet(Scheme):
         )
 
     def _suggestion(self, sizes: np.ndarray, clients: int, rng: np.random.Generator) -> str:
-        """The first alpha on a coarse ladder above the asked one that works readily."""
+        """The first alpha on a coarse ladder above the given one that works reliably."""
         for alpha in self.alpha * 1.5 ** np.arange(1, 25):
             counts = draw_counts(sizes, clients, alpha, self.balance, BATCH // 4, rng)
             if np.mean(counts.sum(axis=2).min(axis=1) >= self.min_samples) > 0.05:
@@ -75,7 +75,7 @@ def draw_counts(
 
     Dirichlet shares are gamma draws divided by their sum. They are drawn as logarithms, Gamma(a) = Gamma(a + 1) *
     U^(1/a), because at small alpha the gammas themselves underflow to an all-zero row. Under the balance rule one
-    client is always still below total / N while rows are left, so the shares always have something to sum to.
+    client is always still below total / N while rows are left, so the shares never all vanish.
     """
     counts = np.zeros((tries, clients, len(sizes)), dtype=np.int64)
     held = np.zeros((tries, clients), dtype=np.int64)

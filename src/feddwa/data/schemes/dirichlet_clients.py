@@ -9,8 +9,8 @@ from feddwa.data.dataset import Dataset
 from feddwa.data.schemes.base import Partition, Reads, Scheme, hand_out, rows_of
 from feddwa.errors import require
 
-DRAWS = 20  # for every row that a client wants, before its mixture is evened out
-EVEN_OUT = 0.02  # what is then added to the probability of every class
+DRAWS = 20  # draws per requested row before a client's mixture is smoothed
+EVEN_OUT = 0.02  # added to the probability of every class by smoothing
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class DirichletClients(Scheme):
         require(0 < self.alpha < float("inf"), "--param alpha", self.alpha, "a finite number above 0")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """Everybody gets a training and a test row."""
+        """Raise unless every client gets a training and a test row."""
         fewest = min(dataset.train_count, len(dataset.y) - dataset.train_count)
         require(clients <= fewest, "--clients", clients, f"at most {fewest}, the rows of the smaller of both parts")
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """What remains when rows are divided evenly is nobody's."""
+        """Rows left over by an even division are unused."""
         mixtures = rng.dirichlet(np.full(int(labels.max()) + 1, self.alpha), clients)  # (N, C)
         train, test = (self._owners(part, mixtures, rng) for part in (labels[:train_count], labels[train_count:]))
         return Partition(rows_of(train, clients), rows_of(test, clients, train_count))
 
     def _owners(self, labels: np.ndarray, mixtures: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The owner of every row of a part, clients served one after another."""
+        """The owner of every row of a part; clients draw one after another."""
         stock = np.bincount(labels, minlength=mixtures.shape[1])
         counts = np.zeros(mixtures.shape, dtype=np.int64)
         for client, mixture in enumerate(mixtures):
@@ -49,8 +49,8 @@ class DirichletClients(Scheme):
 def draw_rows(mixture: np.ndarray, stock: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
     """(C,) rows of each class, `wanted` in all, drawn one by one from `mixture` while a class has any in `stock`.
 
-    A class that has run out is drawn again. So that this ends, the mixture is evened out after every DRAWS * wanted
-    draws: then any class with rows left is drawn soon.
+    A class that has run out is drawn again. To guarantee an end, the mixture is smoothed after every DRAWS * wanted
+    draws: any class with rows left is then drawn soon.
     """
     taken = np.zeros(len(stock), dtype=np.int64)
     while (missing := wanted - taken.sum()) > 0:
@@ -62,7 +62,7 @@ def draw_rows(mixture: np.ndarray, stock: np.ndarray, wanted: int, rng: np.rando
 
 
 def _repeats(drawn: np.ndarray) -> np.ndarray:
-    """(n,) how often each draw's class was drawn before it."""
+    """(n,) number of earlier draws of each draw's class."""
     order = np.argsort(drawn, kind="stable")
     places = np.empty(len(drawn), dtype=np.int64)
     places[order] = np.arange(len(drawn)) - np.searchsorted(drawn[order], drawn[order])

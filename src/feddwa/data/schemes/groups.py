@@ -34,7 +34,7 @@ class Groups(Scheme):
         require(self.dominant_classes >= 1, "--param dominant_classes", self.dominant_classes, "at least 1")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """There must be a client for every group, and the classes that a group draws."""
+        """Raise unless there is a client for every group, and enough classes for a group."""
         base.check_groups(self.groups, clients)
         if self.variant == "classes":
             base.check_classes("dominant_classes", self.dominant_classes, dataset.y)
@@ -54,7 +54,9 @@ class Groups(Scheme):
         return Partition(rows_of(train_owner, clients), rows_of(test_owner, clients, train_count), groups=groups)
 
     def _chunks(self, labels: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A random share of the rows is sorted by label and cut into one chunk per group; the rest is dealt to all."""
+        """A random share of the rows is sorted by label and cut into one chunk per group; the rest is divided among
+        all.
+        """
         mixed = rng.permutation(len(labels))
         dominant, uniform = np.split(mixed, [int(self.dominant_share * len(labels))])
         by_label = dominant[np.argsort(labels[dominant], kind="stable")]
@@ -75,7 +77,7 @@ class Groups(Scheme):
 def counts_for(mix: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(N, C) row counts: every client has the same size, as large as the scarcest class allows, and follows `mix`."""
     supply = np.bincount(labels, minlength=mix.shape[1])
-    demand = mix.sum(axis=0)  # rows of class c that all clients take when each takes one row in all
+    demand = mix.sum(axis=0)  # rows of class c for all clients if each takes one row in total
     size = int((supply[demand > 0] / demand[demand > 0]).min())
     while size > 0:
         counts = _round_rows(mix, size)
@@ -87,7 +89,7 @@ def counts_for(mix: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _round_rows(mix: np.ndarray, size: int) -> np.ndarray:
-    """Whole counts next to size * mix whose rows sum to `size` exactly (differences of rounded running sums)."""
+    """Integer counts close to size * mix whose rows sum to `size` exactly (differences of rounded cumulative sums)."""
     running = np.rint(size * np.cumsum(mix, axis=1)).astype(np.int64)
     running[:, -1] = size
     return np.diff(running, axis=1, prepend=0)

@@ -36,7 +36,7 @@ class Pathological(Scheme):
         require(self.classes_per_client >= 1, "--param classes_per_client", self.classes_per_client, "at least 1")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """There must be a row for every shard, or the classes that a client draws."""
+        """Raise unless there is a row for every shard, or enough classes for a client."""
         if self.variant == "classes":
             check_classes("classes_per_client", self.classes_per_client, dataset.y[: dataset.train_count])
         else:
@@ -54,7 +54,7 @@ class Pathological(Scheme):
     def _shards(
         self, train: np.ndarray, test: np.ndarray, clients: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sort by label, cut into equal shards, deal them out; the test rows go the way of the training rows."""
+        """Sort by label, cut into equal shards, divide them; the test rows follow the training rows."""
         count = clients * self.shards_per_client
         small, larger = divmod(len(train), count)
         cuts = np.arange(1, count) * small + np.minimum(np.arange(1, count), larger)  # as np.array_split cuts
@@ -64,7 +64,7 @@ class Pathological(Scheme):
     def _classes(
         self, train: np.ndarray, test: np.ndarray, clients: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Exactly so many classes per client, and the same amount of each class or all there is of it."""
+        """The same number of classes for each client, with equal amounts of each class or all rows of it."""
         classes = int(train.max()) + 1
         held = draw_classes(clients, self.classes_per_client, classes, rng)
         counts = equal_counts if self.amounts == "equal" else even_counts
@@ -82,10 +82,10 @@ def _by_cuts(labels: np.ndarray, cuts: np.ndarray, holder: np.ndarray) -> np.nda
 
 
 def _same_cuts(cuts: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Where to cut the sorted test rows so that each class is cut at the same fraction as among the training rows.
+    """Cuts of the sorted test rows, at the same fraction of each class as among the training rows.
 
-    With equal class proportions (CIFAR, CINIC, Tiny-ImageNet) these are plainly equal shards; with unequal ones
-    (EMNIST byclass) a shard would otherwise hold test classes that its owner never trained on.
+    With equal class proportions (CIFAR, CINIC, Tiny-ImageNet) these are equal shards; with unequal ones (EMNIST
+    byclass) a shard would otherwise hold test classes that its owner never trained on.
     """
     classes = int(max(train.max(), test.max())) + 1
     in_train, in_test = np.bincount(train, minlength=classes), np.bincount(test, minlength=classes)
@@ -99,16 +99,17 @@ def _same_cuts(cuts: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndar
 def even_counts(held: np.ndarray, supply: np.ndarray) -> np.ndarray:
     """(N, C) rows of each class per client: supply[c] split among the holders of c, shares differing by at most one."""
     holders = held.sum(axis=0)
-    rank = np.cumsum(held, axis=0) - 1  # which of the holders a client is
+    rank = np.cumsum(held, axis=0) - 1  # a client's index among the holders
     share, rest = np.divmod(supply, np.maximum(holders, 1))
     return np.where(held, share + (rank < rest), 0)
 
 
 def equal_counts(held: np.ndarray, supply: np.ndarray) -> np.ndarray:
-    """(N, C) rows of each class per client: one number for all that is held, the most that every class can provide.
+    """(N, C) rows of each class per client: the same number for all held classes, the most that every class can
+    provide.
 
-    What a class has beyond that is left out: "the same amount of data on each class", as the paper has it, asks for
-    this where classes differ in size or in how many clients hold them.
+    The remaining rows are left out: the paper's "the same amount of data on each class" requires this if classes differ
+    in size or in the number of holders.
     """
     holders = held.sum(axis=0)
     share = np.where(holders > 0, supply // np.maximum(holders, 1), supply.max())

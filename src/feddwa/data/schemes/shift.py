@@ -1,4 +1,4 @@
-"""Two concept shifts that clustered federated learning is tried on, with equal label distributions."""
+"""Two concept shifts used to test clustered federated learning, with equal label distributions."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from feddwa.errors import require
 
 @dataclass(frozen=True)
 class Rotations(Scheme):
-    """Labels iid, but group g sees its images turned by g quarter turns: sensors mounted in different orientations."""
+    """Labels iid, but group g sees its images rotated by g quarter turns: sensors mounted in different orientations."""
 
     reads: ClassVar[Reads] = "images"
 
@@ -24,11 +24,11 @@ class Rotations(Scheme):
         require(1 <= self.groups <= 4, "--param groups", self.groups, "1..4 (quarter turns)")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """There must be a client for every group."""
+        """Raise unless there is a client for every group."""
         check_groups(self.groups, clients)
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal rows iid; group g is turned g times counter-clockwise."""
+        """Divide rows iid; group g is rotated g times counter-clockwise."""
         groups = block_groups(clients, self.groups)
         return replace(deal_both(labels, train_count, clients, rng), groups=groups, turns=groups)
 
@@ -46,7 +46,7 @@ class LabelPermutation(Scheme):
         require(self.groups >= 1, "--param groups", self.groups, "at least 1")
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """There must be a client for every group, and a permutation."""
+        """Raise unless there is a client for every group, and a permutation."""
         check_groups(self.groups, clients)
         classes = int(dataset.y.max()) + 1
         # 20! already exceeds any number of clients; the factorial of thousands of classes would only cost time.
@@ -54,7 +54,7 @@ class LabelPermutation(Scheme):
         require(self.groups <= orders, "--param groups", self.groups, f"at most {orders} (orders of {classes} labels)")
 
     def __call__(self, labels: np.ndarray, train_count: int, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal rows iid; relabel by a different random permutation in each group."""
+        """Divide rows iid; relabel by a different random permutation in each group."""
         classes = int(labels.max()) + 1
         names = {tuple(range(classes)): None}  # an ordered set
         while len(names) < self.groups:
