@@ -1,8 +1,7 @@
 """Networks: the paper's, small ones for own data, own code, and those of torchvision, timm and transformers.
 
-Every network of this package is a `Network`: a body that turns a sample into features and a head, the last linear
-layer. Methods that personalise the head alone find it under that name. Initial values come from torch's global
-generator.
+Every network of this package is a `Network`: a body from a sample to features, and a head, the last linear layer.
+Methods that personalise the head find it under that name. Initial values come from torch's global generator.
 """
 
 from feddwa.models import adapters

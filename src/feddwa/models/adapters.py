@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA): W x + (alpha / r) B A x, where W is frozen and the same for all clients.
 
-Hu et al., ICLR 2022. A (r, in) is drawn Kaiming-uniform and B (out, r) is zero, so that the network is at first that
-of W. Of a convolution A is one with r output channels, B a pointwise one.
+Hu et al., ICLR 2022. A (r, in) is drawn Kaiming-uniform and B (out, r) is zero, so that the initial network is that of
+W. For a convolution, A is a convolution with r output channels and B a pointwise one.
 
-Names and values are those of the package `peft`, whose `base_model.model.` begins them in its files.
+Names and values are those of the package `peft`, whose files have the prefix `base_model.model.`.
 """
 
 import math
@@ -17,21 +17,21 @@ from feddwa.errors import InputError, require
 from feddwa.models import arguments
 
 OPTION = "--adapter-arg"
-SHOWN = 10  # layers that an error names
+SHOWN = 10  # layers named in an error
 
 
 @dataclass(frozen=True)
 class Lora:
-    """What is adapted, and how; the defaults are those of peft."""
+    """The adapter's settings; the defaults are those of peft."""
 
     rank: int = 8
     """r: rows of A and columns of B."""
     alpha: float = 8.0
     """The addition is scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
-    """Names of the layers adapted, or the last parts of such names [all linear and 2-d convolutional but the head]."""
+    """Names of the adapted layers, or the last parts of such names [all linear and 2-d convolutional but the head]."""
     save: tuple[str, ...] = ("head",)
-    """Names of layers that are trained in full besides: head, the last linear one; or none."""
+    """Names of further layers that are trained in full: head, the last linear one; or none."""
 
     def __post_init__(self) -> None:
         require(self.rank >= 1, f"{OPTION} rank", self.rank, "at least 1")
@@ -39,13 +39,13 @@ class Lora:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """As --adapter-arg KEY=VALUE, every default filled in but that of the layers, which the network decides."""
+        """The settings as --adapter-arg KEY=VALUE, with all defaults but the targets, which depend on the network."""
         targets = (f"targets={','.join(self.targets)}",) if self.targets else ()
         return f"rank={self.rank}", f"alpha={self.alpha!r}", *targets, f"save={','.join(self.save) or 'none'}"
 
 
 def read(entries: Iterable[str]) -> Lora:
-    """The adapter of --adapter-arg KEY=VALUE; InputError where a key is unknown or a value not valid."""
+    """The adapter of --adapter-arg KEY=VALUE; InputError for an unknown key or an invalid value."""
     return Lora(**arguments.read(entries, arguments.arguments_of(Lora), "lora", option=OPTION))
 
 
@@ -75,13 +75,13 @@ class LowRank(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W + (alpha / r) B A, of W's shape: for code that reads a layer's weight, as torch's transformer does."""
+        """W + (alpha / r) B A, of W's shape, for code that reads a layer's weight, such as torch's transformer."""
         change = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         return self.base_layer.weight + self.scale * change.reshape(self.base_layer.weight.shape)
 
     @property
     def bias(self) -> Tensor | None:
-        """The frozen layer's."""
+        """The frozen layer's bias."""
         return self.base_layer.bias
 
 
@@ -102,7 +102,7 @@ def adapted(module: nn.Module, lora: Lora, head: str | None) -> nn.Module:
 
 
 def merged(module: nn.Module) -> nn.Module:
-    """The module itself, of the layers that it had before it was adapted, with the weights W + (alpha / r) B A."""
+    """The module itself with its original layers and the weights W + (alpha / r) B A."""
     parts = {name: part for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, LowRank)}
     for part in dict.fromkeys(parts.values()):
         part.base_layer.weight = nn.Parameter(part.weight.detach(), requires_grad=False)
@@ -117,12 +117,12 @@ def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def _is_called(name: str, wanted: str) -> bool:
-    """Whether a module's name is the wanted one or ends with it, as peft has it."""
+    """Whether a module's name equals `wanted` or ends with it, as in peft."""
     return f".{name}".endswith(f".{wanted}")
 
 
 def _is_within(name: str, parts: Iterable[str]) -> bool:
-    """Whether a module is one of these, or a part of one."""
+    """Whether a module is one of these, or inside one."""
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
@@ -159,8 +159,9 @@ def _targets(module: nn.Module, lora: Lora, others: Iterable[str]) -> dict[str, 
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
-    """Name -> layer that can be adapted. Not: convolutions that peft adapts differently, and layers that are never
-    called, as nn.MultiheadAttention reads the weight of its own."""
+    """Name -> layer that can be adapted. Excluded are convolutions that peft adapts differently, and layers that are
+    never called, because nn.MultiheadAttention reads their weight.
+    """
     modules = dict(module.named_modules(remove_duplicate=False))
     attention = [name for name, part in modules.items() if isinstance(part, nn.MultiheadAttention)]
     return {

@@ -12,14 +12,14 @@ from feddwa.errors import InputError, require
 from feddwa.params import AtMost
 
 OPTION = "--model-arg"
-GIVEN = ("shape", "classes", "inputs", "vocabulary")  # by the data, where a constructor names them
+GIVEN = ("shape", "classes", "inputs", "vocabulary")  # set from the data, if a constructor has them
 _LISTS = (tuple, list, Sequence)
-_ANY = Any  # a value without a type is what it looks like
+_ANY = Any  # untyped values are parsed by their form
 _BOUND = AtMost(2**62)
 
 
 class Argument(NamedTuple):
-    """What a constructor says of one of its arguments."""
+    """The type and default of a constructor's argument."""
 
     type: Any = _ANY
     default: Any = inspect.Parameter.empty
@@ -46,7 +46,7 @@ def _type_of(default: Any) -> Any:
 
 
 def takes_any(constructor: Callable[..., Any]) -> bool:
-    """Whether a class or function takes arguments that it does not name: **kwargs."""
+    """Whether a class or function accepts **kwargs."""
     kinds = (each.kind for each in inspect.signature(constructor).parameters.values())
     return inspect.Parameter.VAR_KEYWORD in kinds
 
@@ -55,14 +55,14 @@ def _hints(constructor: Callable[..., Any]) -> dict[str, Any]:
     try:
         source = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
         return typing.get_type_hints(source, include_extras=True)
-    except Exception:  # names that only a type checker knows: defaults tell the types
+    except Exception:  # names known to type checkers only: use the defaults' types
         return {}
 
 
 def read(
     entries: Iterable[str], known: Mapping[str, Argument], model: str, others: bool = False, option: str = OPTION
 ) -> dict[str, Any]:
-    """Name -> value of entries KEY=VALUE for the constructor of `model`; others: whether it takes unnamed ones, too."""
+    """Name -> value of entries KEY=VALUE for the constructor of `model`; others: whether it accepts **kwargs."""
     found: dict[str, Any] = {}
     for entry in entries:
         key, equals, text = entry.partition("=")
@@ -75,7 +75,7 @@ def read(
 
 
 def value_of(field: str, text: str, kind: Any) -> Any:
-    """The value that a text spells for an argument of type `kind`; an error names `field` and what is valid."""
+    """The value of type `kind` that a text spells; errors name `field` and the valid values."""
     kind = _plain(kind)
     if typing.get_origin(kind) in _LISTS or kind in _LISTS:
         item = next(iter(typing.get_args(kind)), _ANY)
@@ -89,7 +89,7 @@ def value_of(field: str, text: str, kind: Any) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without marks; of a union of a list and something else, the list."""
+    """A type without marks; for a union with a list, the list."""
     while typing.get_origin(kind) is Annotated:
         kind = kind.__origin__
     if typing.get_origin(kind) in (Union, types.UnionType):
@@ -105,7 +105,7 @@ def _is_known(kind: Any) -> bool:
 
 
 def _literal(text: str) -> Any:
-    """A text as the number, truth value, None or tuple that it looks like; else as it is."""
+    """A text as the number, truth value, None or tuple that it spells; otherwise unchanged."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

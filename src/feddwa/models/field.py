@@ -9,7 +9,7 @@ from feddwa.models.network import Network, Shape
 
 
 def fedavg_cnn(shape: Shape, classes: int) -> Network:
-    """FedAvg's CNN as PFLlib and FL-bench have it: 582,026 parameters on (1, 28, 28), 878,538 on (3, 32, 32)."""
+    """FedAvg's CNN as in PFLlib and FL-bench: 582,026 parameters on (1, 28, 28), 878,538 on (3, 32, 32)."""
     body = _two_convolutions(shape, (32, 64))
     body |= {"fc0": nn.Linear(_features(shape, 64), 512), "relu2": nn.ReLU()}
     return Network(nn.Sequential(body), 512, classes)
@@ -78,5 +78,5 @@ def _two_convolutions(shape: Shape, channels: tuple[int, int], batch_norm: bool 
 
 
 def _features(shape: Shape, channels: int) -> int:
-    """How many numbers two 5x5 convolutions with pooling leave of an image (C, H, W)."""
+    """Number of features of an image (C, H, W) after two 5x5 convolutions with pooling."""
     return channels * prod(((side - 4) // 2 - 4) // 2 for side in shape[1:])

@@ -1,7 +1,7 @@
 """Networks of installed packages by name: torchvision:NAME, timm:NAME and hf:PATH_OR_NAME (transformers).
 
-Classes and the size of the input are adapted. Weights come from a file (@FILE) or, for hf:, from the folder. Nothing is
-fetched unless hf: names a model of the hub.
+The number of classes and the input size are adapted. Weights come from a file (@FILE) or, for hf:, from the folder.
+Nothing is downloaded unless hf: names a model of the hub.
 """
 
 import difflib
@@ -30,7 +30,7 @@ PACKAGES = {"torchvision": "torchvision", "timm": "timm", "hf": "transformers"}
 
 
 def find(library: str, name: str) -> tuple[Build, Arguments]:
-    """What builds the model LIBRARY:NAME, and the arguments that it takes besides; raises Unfit where there is none."""
+    """The builder of the model LIBRARY:NAME, and its further arguments; raises Unfit if there is none."""
     package = _package(PACKAGES[library])
     return {"torchvision": _torchvision, "timm": _timm, "hf": _transformers}[library](package, name)
 
@@ -41,7 +41,7 @@ def _package(name: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or name
         raise Unfit(f"the package {missing} is not installed: pip install {missing}") from None
-    except Exception as error:  # such as a build for another torch
+    except Exception as error:  # for example a build for another torch
         why = one_line(str(error).strip().splitlines()[0])
         raise Unfit(f"the package {name} cannot be imported ({why}): pip install --force-reinstall {name}") from error
 
@@ -55,7 +55,7 @@ def _check_name(name: str, known: Iterable[str], library: str) -> None:
 
 
 def _torchvision(package: Any, name: str) -> tuple[Build, Arguments]:
-    """A classifier of torchvision.models. Its first convolution is made anew where images have not three channels."""
+    """A classifier of torchvision.models. Its first convolution is replaced unless images have three channels."""
     models = importlib.import_module("torchvision.models")
     _check_name(name, models.list_models(module=models), "torchvision")
     builder = models.get_model_builder(name)
@@ -67,7 +67,7 @@ def _torchvision(package: Any, name: str) -> tuple[Build, Arguments]:
         if "image_size" in known:
             require(height == width, "its images", f"{height}x{width}", "square: --resize N")
             given.setdefault("image_size", height)
-        if "aux_logits" in known:  # further outputs, which only training has
+        if "aux_logits" in known:  # additional outputs in training mode
             given.setdefault("aux_logits", False)
         return _with_channels(builder(weights=None, **given), channels)
 
@@ -76,7 +76,7 @@ def _torchvision(package: Any, name: str) -> tuple[Build, Arguments]:
 
 
 def _with_channels(module: nn.Module, channels: int) -> nn.Module:
-    """The module with a first convolution for so many channels."""
+    """The module with a first convolution for `channels` channels."""
     name, first = next((name, part) for name, part in module.named_modules() if isinstance(part, nn.Conv2d))
     if first.in_channels != channels:
         names = ("kernel_size", "stride", "padding", "dilation", "groups")
@@ -88,8 +88,8 @@ def _with_channels(module: nn.Module, channels: int) -> nn.Module:
 
 
 def _timm(package: Any, name: str) -> tuple[Build, Arguments]:
-    """A classifier of timm, which adapts channels itself, and those networks that need it to the size of images."""
-    plain = name.partition(".")[0]  # behind the point stand pretrained weights
+    """A classifier of timm, which adapts channels itself, and the image size for networks that depend on it."""
+    plain = name.partition(".")[0]  # the part after the dot names pretrained weights
     if not package.is_model(plain):
         _check_name(plain, package.list_models(), "timm")
     known = _constructor_arguments(package.model_entrypoint(plain))
@@ -107,10 +107,10 @@ def _timm(package: Any, name: str) -> tuple[Build, Arguments]:
 
 
 def _constructor_arguments(builder: Callable[..., Any]) -> Arguments:
-    """What a builder NAME(**kwargs) -> CLASS takes: its own arguments, and those of the class."""
+    """The arguments of a builder NAME(**kwargs) -> CLASS: its own, and those of the class."""
     try:
         kind = typing.get_type_hints(builder).get("return")
-    except Exception:  # names that only a type checker knows
+    except Exception:  # names known to type checkers only
         kind = None
     own = {**(arguments_of(kind) if inspect.isclass(kind) else {}), **arguments_of(builder)}
     own |= {name: own[name]._replace(default=None) for name in ("image_size",) if name in own}  # which we give
@@ -124,7 +124,7 @@ def _image_shape(inputs: Inputs) -> tuple[int, ...]:
 
 
 class Logits(nn.Module):
-    """A Hugging Face model of which the logits are the outputs; ids that are padding are masked."""
+    """A Hugging Face model whose outputs are its logits; padding ids are masked."""
 
     def __init__(self, model: nn.Module, padding: int | None) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
     local = os.path.exists(name)
     if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise Unfit("there is no such file or folder; must be a config.json, a folder with one, or a name of the hub")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells every attempt to reach the hub
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt to reach the hub
     package.logging.set_verbosity_error()
     package.logging.disable_progress_bar()
     config = _configuration(package, name, local)
@@ -186,10 +186,10 @@ def _transformers(package: Any, name: str) -> tuple[Build, Arguments]:
 
 @functools.cache
 def _let_masks_be_mapped() -> None:
-    """Have transformers keep an attention mask that is mapped over clients, without looking at its values.
+    """Let transformers use an attention mask that is mapped over clients, without reading its values.
 
-    It leaves out a mask that masks nothing, which would be a branch on values of each client. Elsewhere it still does;
-    such a mask adds zeros, so that the outputs are the same.
+    It omits a mask without masked positions, which would branch on each client's values; unmapped it still does. Such a
+    mask adds zeros, so that the outputs are the same.
     """
     try:
         masks = importlib.import_module("transformers.masking_utils")
@@ -223,7 +223,7 @@ def _is_weights(file: str) -> bool:
 
 
 def _check_tokens(config: Any, inputs: Inputs) -> None:
-    """The ids and their number must be within what the network has embeddings for."""
+    """Raise unless the ids and their number are within the network's embeddings."""
     tokens = inputs.parts.get("input_ids", inputs)
     require(tokens.kind == "tokens", "its samples", str(inputs), "token ids (length,)")
     size, longest = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
@@ -235,7 +235,7 @@ def _check_tokens(config: Any, inputs: Inputs) -> None:
 
 @torch.no_grad()
 def _check_predicts(module: nn.Module, inputs: Inputs, classes: int) -> None:
-    """A language model must have a score for every token, from those before it alone."""
+    """Raise unless a language model has a score for every token, from earlier tokens alone."""
     tokens = torch.ones(2, inputs.shape[0], dtype=torch.int64)
     tokens[1, -1] = 2  # 1 and 2: 0 is often padding
     training = module.training
@@ -250,7 +250,7 @@ def _check_predicts(module: nn.Module, inputs: Inputs, classes: int) -> None:
 
 
 def _tell_new(name: str, report: dict[str, Any]) -> None:
-    """Say which tensors are not the folder's: those of a head for another number of classes, as a rule."""
+    """Report tensors that are not in the folder: usually those of a head for another number of classes."""
     mismatched = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
     if fresh := sorted({*report["missing_keys"], *mismatched}):
         tell_once(f"--model hf:{name}: new initial values for {', '.join(fresh)}")

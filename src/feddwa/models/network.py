@@ -1,4 +1,4 @@
-"""A network as a body and a head, which is what methods that personalise the head alone look for."""
+"""A network as a body and a head, as required by methods that personalise the head."""
 
 from torch import Tensor, nn
 
@@ -8,7 +8,7 @@ __all__ = ["Network", "Shape"]
 
 
 class Network(nn.Module):
-    """A body that turns a sample into features, and the linear head on them."""
+    """A body from a sample to features, and a linear head."""
 
     def __init__(self, body: nn.Module, features: int, classes: int) -> None:
         super().__init__()
@@ -16,6 +16,6 @@ class Network(nn.Module):
         self.head = nn.Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, *shape) -> (B, classes) logits, or (B, L, classes) where the body has features of every position."""
+        """(B, *shape) -> (B, classes) logits, or (B, L, classes) if the body has features at every position."""
         logits: Tensor = self.head(self.body(x))
         return logits

@@ -54,7 +54,7 @@ def _two_convolutions(first: int, second: int, dense: int | None = None) -> nn.S
 
 
 class Residual(nn.Module):
-    """relu(branch(x) + shortcut(x)); the shortcut is a 1x1 convolution where shapes differ."""
+    """relu(branch(x) + shortcut(x)); the shortcut is a 1x1 convolution if shapes differ."""
 
     def __init__(self, branch: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -21,21 +21,21 @@ from feddwa.plugins import Unfit
 
 @dataclass(frozen=True)
 class Model:
-    """A network by name: how to build it and which samples it takes."""
+    """A network by name: its builder and the samples it accepts."""
 
-    build: Callable[..., nn.Module]  # given those of `shape`, `classes`, `inputs`, `vocabulary` that it names
-    takes: str  # in words, for errors and lists
+    build: Callable[..., nn.Module]  # receives those of `shape`, `classes`, `inputs`, `vocabulary` that it accepts
+    takes: str  # description of the accepted samples, for errors and lists
     fits: Callable[[Inputs], bool]
-    further: Mapping[str, Argument] | None = None  # arguments that its signature does not show
-    weights: str = ""  # file of parameters that everybody starts from
+    further: Mapping[str, Argument] | None = None  # arguments missing from its signature
+    weights: str = ""  # file of initial parameters
 
     @property
     def arguments(self) -> Mapping[str, Argument]:
-        """Name -> argument that --model-arg may give."""
+        """Name -> argument for --model-arg."""
         return arguments_of(self.build) if self.further is None else self.further
 
     def values(self, entries: Sequence[str], name: str) -> dict[str, Any]:
-        """--model-arg as values; InputError where one is unknown, of another type, or missing."""
+        """--model-arg as values; InputError for an unknown, mistyped or missing one."""
         others = self.further is None and arguments.takes_any(self.build)
         found = arguments.read(entries, self.arguments, plugins.label(name), others)
         for key, each in self.arguments.items():
@@ -115,7 +115,7 @@ def from_library(library: str, name: str) -> Model:
 
 
 def find(name: str, entries: Sequence[str] = ()) -> Model:
-    """The model of NAME, REFERENCE or LIBRARY:NAME, with @FILE behind it to start from its parameters.
+    """The model of NAME, REFERENCE or LIBRARY:NAME, optionally with @FILE for its initial parameters.
 
     entries: --model-arg, checked.
     """
@@ -129,7 +129,7 @@ def find(name: str, entries: Sequence[str] = ()) -> Model:
 
 
 def make(name: str, inputs: Inputs | Shape, classes: int, entries: Sequence[str] = ()) -> nn.Module:
-    """Build the network `name`; inputs: of what it is given, or the shape of it; entries: --model-arg KEY=VALUE."""
+    """Build the network `name`; inputs: the samples, or their shape; entries: --model-arg KEY=VALUE."""
     model = find(name, entries)
     inputs = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
     require(classes >= 1, "--model classes", classes, "at least 1")
@@ -142,7 +142,7 @@ def make(name: str, inputs: Inputs | Shape, classes: int, entries: Sequence[str]
 
 
 def _build(model: Model, name: str, inputs: Inputs, classes: int, values: Mapping[str, Any]) -> Any:
-    """What a constructor makes of the data's shape and the given arguments; its errors in one line."""
+    """The network from a constructor with the data's shape and the given arguments; its errors in one line."""
     offered = {"shape": inputs.shape, "classes": classes, "inputs": inputs, "vocabulary": inputs.vocabulary}
     size = values.get("vocabulary", inputs.vocabulary)
     require(size >= inputs.vocabulary, "--model-arg vocabulary", size, f"at least {inputs.vocabulary}, as in the data")
@@ -151,7 +151,7 @@ def _build(model: Model, name: str, inputs: Inputs, classes: int, values: Mappin
         return model.build(**{key: value for key, value in offered.items() if key in names} | dict(values))
     except InputError as error:
         raise InputError(f"--model {name}: {error}" if "--model" not in str(error) else str(error)) from None
-    except Exception as error:  # a constructor raises what it likes
+    except Exception as error:  # constructors raise exceptions of any type
         why = f"{type(error).__name__}: {one_line(str(error).strip() or 'no message')}"
         raise InputError(f"--model {name}: cannot be made for {inputs} and {classes} classes: {why}") from error
 

@@ -1,6 +1,6 @@
 """Small networks for data of any size: images, series, tables. Own data without --model get one of them.
 
-Arguments behind `classes` are given by --model-arg; a line of the docstring says what each means.
+Arguments after `classes` are set by --model-arg; the docstring has one line for each.
 """
 
 import math
