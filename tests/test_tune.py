@@ -113,6 +113,14 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(words, told, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    program = "import sys; sys.modules['optuna'] = None; from feddwa.cli import main; sys.exit(main(['tune']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    error = "feddwa: feddwa tune: needs Optuna, which is not installed; pip install 'feddwa[tune]'\n"
+    assert (done.returncode, done.stderr) == (2, error)
+    assert not any(tmp_path.iterdir())
+
+
 def test_no_trial_has_test_samples():
     """In the place of the test samples are those that training data hold out; nothing else names the former."""
     config, task = small()

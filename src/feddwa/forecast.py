@@ -15,6 +15,7 @@ from feddwa import checkpoint
 from feddwa.config import RunConfig
 from feddwa.engine.places import MARKS
 from feddwa.federation import Federation
+from feddwa.results.units import human_seconds
 from feddwa.row_location import GIB, disk_bytes, host_bytes
 
 LINE = 40  # bytes per client in the files of a round's scores
@@ -32,9 +33,8 @@ class Forecast:
     def in_words(self) -> str:
         """One line for people."""
         memory = f"{_size(self.device)} on the device, " if self.device else ""
-        return (
-            f"all rounds: {memory}{_size(self.host)} of host memory, {_size(self.disk)} of disk, {self.seconds:.2g} s"
-        )
+        time = human_seconds(self.seconds)
+        return f"all rounds: {memory}{_size(self.host)} of host memory, {_size(self.disk)} of disk, {time}"
 
     def lacking(self, config: RunConfig, device: torch.device) -> Iterator[str]:
         """Insufficient resources, each with options that reduce the need."""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Container
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,12 @@ def tune_command(config: TuneConfig) -> int:
     return tune_methods(config, out, brought)
 
 
+def check_engine() -> None:
+    """Raise InputError if Optuna is not installed."""
+    if find_spec("optuna") is None:
+        raise InputError("feddwa tune: needs Optuna, which is not installed; pip install 'feddwa[tune]'")
+
+
 def _same(config: TuneConfig, stored: TuneConfig, out: Path) -> TuneConfig:
     """What goes on in a directory; raises InputError where something else is asked for there."""
     first = next(iter(method_configs(config, out).values())).resolved()
@@ -82,18 +89,19 @@ def tune_methods(config: TuneConfig, out: Path, brought: Container[str] = ()) ->
 
     brought: names that a group stands for; those that do not suit the task are left out.
     """
+    check_engine()  # before what imports it
+
     from feddwa.build import load_task
     from feddwa.cli.outcome import resumable
     from feddwa.report.progress import decoding
     from feddwa.report.search import show_search, write_search, write_table
     from feddwa.report.terminal import make_console
     from feddwa.storage import write_whole
-    from feddwa.tune.command import Tuning, check_engine, locked, run_tuning
+    from feddwa.tune.command import Tuning, locked, run_tuning
     from feddwa.tune.results import read_tuning
     from feddwa.tune.search import Budget, Search
     from feddwa.tune.space import check_space
 
-    check_engine()
     console = make_console(quiet=config.quiet)
     configs = {name: each.resolved() for name, each in method_configs(config, out).items()}
     check_space(configs.values(), config.space)

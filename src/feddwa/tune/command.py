@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -33,12 +32,6 @@ class Tuning:
     searches: tuple[Search, ...]
     seeds: tuple[int, ...]
     jobs: int = 1
-
-
-def check_engine() -> None:
-    """Raise InputError if Optuna is not installed."""
-    if find_spec("optuna") is None:
-        raise InputError("feddwa tune: needs Optuna, which is not installed; pip install 'feddwa[tune]'")
 
 
 @contextmanager
