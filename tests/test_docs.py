@@ -11,6 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from feddwa import cli
 from feddwa.algorithms import ALGORITHMS
@@ -148,16 +150,30 @@ def test_what_serves_until_it_is_stopped_serves(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_guides_commands_and_examples_run(name, tmp_path, monkeypatch, capsys):
-    """hospitals.csv stands for a table of the reader's own."""
+    """hospitals.csv stands for a table of the reader's own, photos for a folder of images."""
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{place % 2 + place / 500},{place % 7},{place % 2},h{place % 3}\n" for place in range(180))
     Path("hospitals.csv").write_text("age,dose,label,client\n" + rows)
+    if "photos" in PAGES[name]:
+        _photos()
     namespace: dict = {"__name__": "example"}
     for language, content in fenced(PAGES[name]):  # in their order: one block may need what another has written
         for command in commands(f"```{language}\n{content}```\n"):
             assert cli.main(shlex.split(command)[1:]) == 0, command
         if language == "python":
             _run_example(name, content, namespace)
+
+
+def _photos():
+    """photos/CLIENT/CLASS/IMAGE of digits: two sizes and formats, one that cannot be read."""
+    digits = load_digits()
+    for place, (image, label) in enumerate(zip(digits.images[:400], digits.target[:400], strict=True)):
+        if label in (3, 5, 8):
+            folder = Path("photos", ("lab", "north clinic", "home")[place % 3], str(label))
+            folder.mkdir(parents=True, exist_ok=True)
+            picture = Image.fromarray((15 * image).astype("uint8")).resize((32 + 4 * (place % 2), 32))
+            picture.save(folder / f"img {place}.{('png', 'jpg')[place % 2]}")
+    Path("photos/home/3/broken.jpg").write_bytes(b"no image")
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in (*GUIDES, *ELSEWHERE)])
