@@ -168,7 +168,7 @@ def test_a_process_that_is_killed_loses_no_cell_but_its_own(tmp_path):
         workers[0].kill()
         progress = attempt.result(timeout=100)
     assert (progress.made, progress.left, len(progress.failed)) == (2, 1, 1)
-    assert progress.failed[0].endswith("failed: its process has died")
+    assert progress.failed[0].endswith("failed: its process died")
     assert reproduce("table1", **wanted, results=tmp_path, **QUIET).made == 1
 
 

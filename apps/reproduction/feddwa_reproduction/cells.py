@@ -1,4 +1,4 @@
-"""Run cells: those of one kind as one stack of rows, stacks one after another or several at once."""
+"""Run cells: cells of one kind as one stack of rows, stacks one after another or in parallel."""
 
 import dataclasses
 import multiprocessing
@@ -21,11 +21,11 @@ from feddwa.results.store import Store
 from feddwa_reproduction import run
 
 Tell = Callable[[str], None]
-Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (what, rounds) -> who is shown the rounds
+Watch = Callable[[str, int], AbstractContextManager[run.Observer]]  # (title, rounds) -> observer of the rounds
 
 
 def unwatched(what: str, rounds: int) -> AbstractContextManager[run.Observer]:
-    """Nobody is shown anything."""
+    """An observer that ignores every round."""
     return nullcontext(lambda line: None)
 
 
@@ -36,51 +36,51 @@ class Cell:
     name: str
     config: RunConfig
     seeds: tuple[int, ...]  # wanted
-    missing: tuple[int, ...]  # those that are not there yet
+    missing: tuple[int, ...]  # wanted seeds without a result
     keep_weights: bool = False  # whether results keep P of some rounds
-    series: str = ""  # what tables measure, which results keep, too
-    untuned: str = ""  # why it cannot be run: a hyper-parameter has to be measured first
+    series: str = ""  # the series that tables measure; results keep it as well
+    untuned: str = ""  # why it cannot be run: a hyper-parameter must be measured first
 
     @property
     def kind(self) -> RunConfig:
-        """Cells of one kind differ in what costs nothing, so that they are trained as one stack."""
+        """The configuration without stackable hyper-parameters: cells of one kind can share a stack."""
         stackable = ALGORITHMS.find(self.config.algorithm).stackable
         own = (entry for entry in self.config.param if _parameter(entry) not in stackable)
         return dataclasses.replace(self.config, param=tuple(own))
 
 
 def _parameter(entry: str) -> str:
-    """Its name, of NAME.KEY=VALUE."""
+    """KEY of NAME.KEY=VALUE."""
     return entry.partition("=")[0].rpartition(".")[2]
 
 
 @dataclass
 class Progress:
-    """What became of a plan, in cells times seeds."""
+    """Counts of runs (cells times seeds) of a plan."""
 
-    found: int = 0  # were there already
+    found: int = 0  # had results before
     made: int = 0
-    left: int = 0  # no time for them
-    failed: list[str] = field(default_factory=list)  # and why
-    without_data: list[str] = field(default_factory=list)  # columns, and why
+    left: int = 0  # not begun: time limit
+    failed: list[str] = field(default_factory=list)  # with the reason
+    without_data: list[str] = field(default_factory=list)  # columns, with the reason
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How cells are run, wherever that is."""
+    """How cells are run, in this process or in workers."""
 
     results: Path
     here: Mapping[str, Any]  # data_dir, device, dtype
-    jobs: int = 1  # stacks at once, each in a process of its own
-    deadline: float | None = None  # in time.time(), which processes share; no stack is begun after it
+    jobs: int = 1  # stacks in parallel, each in its own process
+    deadline: float | None = None  # in time.time(), the same in all processes; no stack begins after it
 
     def late(self) -> bool:
-        """Whether time is up."""
+        """Whether the deadline has passed."""
         return self.deadline is not None and time.time() > self.deadline
 
 
 def run_cells(cells: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch = unwatched) -> Progress:
-    """Run what each cell lacks; a cell that fails does not stop the others."""
+    """Run the missing seeds of every cell; a cell that fails does not stop the others."""
     stacks, progress = _stacks(cells), Progress()
     for stack, done in (_at_once if schedule.jobs > 1 else _one_by_one)(stacks, schedule, tell, watch):
         progress.made += done.made
@@ -92,7 +92,7 @@ def run_cells(cells: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watc
 
 
 def _stacks(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells that lack something, those of one kind together, in the order of the first of each kind."""
+    """Cells with missing seeds, grouped by kind, in the order of the first cell of each kind."""
     stacks: dict[RunConfig, list[Cell]] = {}
     for cell in cells:
         if cell.missing:
@@ -114,16 +114,16 @@ def _one_by_one(
 def _at_once(
     stacks: Sequence[Sequence[Cell]], schedule: Schedule, tell: Tell, watch: Watch
 ) -> Iterator[tuple[Sequence[Cell], Progress]]:
-    """While one stack is loaded, tested or saved, another trains: a device is not left waiting."""
+    """Run stacks in worker processes, so that one trains while another is loaded, evaluated or saved."""
     waiting, busy, idle = deque(stacks), dict[Connection, Sequence[Cell]](), list[Connection]()
     with ExitStack() as workers:
         while waiting or busy:
             while waiting and len(busy) < schedule.jobs:
                 worker = idle.pop() if idle else workers.enter_context(_worker(schedule))
                 busy[worker] = waiting.popleft()
-                with suppress(BrokenPipeError):  # it has died, which is noticed next
+                with suppress(BrokenPipeError):  # the worker has died; `_message` reports it
                     worker.send(busy[worker])
-            for worker in _heard(busy):
+            for worker in _ready(busy):
                 message = _message(worker)
                 if isinstance(message, str):
                     tell(message)
@@ -131,16 +131,16 @@ def _at_once(
                 stack = busy.pop(worker)
                 idle += [worker] if message else []
                 with watch(_title(stack), stack[0].config.rounds or 0):
-                    yield stack, message or Progress(failed=[f"{_title(stack)}: failed: its process has died"])
+                    yield stack, message or Progress(failed=[f"{_title(stack)}: failed: its process died"])
 
 
-def _heard(links: Iterable[Connection]) -> list[Connection]:
-    """Those with a message, or whose process has died; waits for one."""
+def _ready(links: Iterable[Connection]) -> list[Connection]:
+    """Wait for workers that have sent a message or died, and return their links."""
     return [link for link in wait(list(links)) if isinstance(link, Connection)]
 
 
 def _message(link: Connection) -> str | Progress | None:
-    """A line to tell, what became of a stack, or None: the process has died."""
+    """The next message: a line to print, the outcome of a stack, or None if the process has died."""
     try:
         message: str | Progress = link.recv()
     except (EOFError, ConnectionResetError):
@@ -150,23 +150,23 @@ def _message(link: Connection) -> str | Progress | None:
 
 @contextmanager
 def _worker(schedule: Schedule) -> Iterator[Connection]:
-    """The link to a process that runs stacks: a fresh one, as a CUDA context survives no fork."""
+    """The link to a spawned process that runs stacks (a CUDA context does not survive a fork)."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     process = context.Process(target=_serve, args=(its, schedule), daemon=True)
     process.start()
-    its.close()  # so that ours ends when the process does
+    its.close()  # so that our end closes when the process ends
     try:
         yield ours
     finally:
-        process.terminate()  # what it was at continues from its last checkpoint
+        process.terminate()  # an unfinished stack continues from its last checkpoint
         process.join()
         ours.close()
 
 
 def _serve(link: Connection, schedule: Schedule) -> None:
-    """Stacks in; out come the lines that would have been told, and what became of each stack."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this process ends it
+    """Receive stacks; send lines to print, and the outcome of each stack."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         link.send(_run(link.recv(), schedule, link.send, unwatched))
@@ -180,7 +180,7 @@ def _end_with_parent() -> None:
 
 
 def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) -> Progress:
-    """Cells of one kind, all their missing seeds."""
+    """Train the missing seeds of cells of one kind as one stack."""
     progress, store = Progress(), Store(schedule.results)
     if schedule.late():
         return progress
@@ -196,6 +196,6 @@ def _run(stack: Sequence[Cell], schedule: Schedule, tell: Tell, watch: Watch) ->
                 progress.made += 1
                 accuracy = found["series"]["before.all"][-1]
                 tell(f"{cell.name}, seed {config.seed}: {accuracy:.2f} %, {found['cell']}")
-    except (InputError, RuntimeError, OSError) as error:  # bad options, a GPU or a disk that is full
+    except (InputError, RuntimeError, OSError) as error:  # bad options, full GPU or disk
         progress.failed.append(f"{_title(stack)}: failed: {error}")
     return progress

@@ -33,14 +33,14 @@ OPTIONS = {name: kind for name, (kind, _) in fields_of(RunConfig).items() if nam
 
 @dataclass(frozen=True)
 class Column:
-    """Data and who has them."""
+    """A dataset and how it is divided among clients."""
 
     name: str  # "dataset/setting"
     options: Mapping[str, Any] = field(hash=False)  # of RunConfig
     text: str = ""
-    label: str = ""  # of the setting
-    title: str = ""  # of the dataset
-    numbers: str = ""  # the column of the paper whose numbers stand beside ours
+    label: str = ""  # the setting's name in tables
+    title: str = ""  # the dataset's name in tables
+    numbers: str = ""  # the paper's column with the numbers to compare with
     seeds: tuple[int, ...] = (0, 1, 2)  # of every cell
     tuned: Mapping[str, Sequence[str]] = field(
         default_factory=dict, hash=False
@@ -48,18 +48,18 @@ class Column:
 
     @property
     def dataset(self) -> str:
-        """The dataset of the paper's scale."""
+        """The dataset at paper scale."""
         return self.name.partition("/")[0]
 
     @property
     def setting(self) -> str:
-        """Who has what."""
+        """The division of the data."""
         return self.name.partition("/")[2]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method with hyper-parameters and options, and what of it is measured."""
+    """A method with hyper-parameters and run options, and the series that is measured."""
 
     name: str  # "method key=value ... @series"
     label: str = ""
@@ -71,17 +71,17 @@ class Row:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """KEY=VALUE of everything that is not a default."""
+        """KEY=VALUE of everything that differs from the defaults."""
         return tuple(word for word in self.name.split()[1:] if not word.startswith("@"))
 
     @property
     def after(self) -> bool:
-        """Whether the models that come out of local training are measured."""
+        """Whether the models after local training are measured."""
         return self.name.endswith("@after")
 
     @property
     def by_affinity(self) -> bool:
-        """Whether partners are those of largest learned affinity, instead of largest weight."""
+        """Whether partners are ranked by learned affinity instead of by weight."""
         return self.name.endswith("@affinity")
 
     def split(self) -> tuple[dict[str, Any], list[str]]:
@@ -101,46 +101,46 @@ class Experiment:
     kind: str = "table"
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # of all its runs; a column's and a row's own prevail
-    axis: str = ""  # of a sweep: what the rows vary
-    keep_weights: bool = False  # whether results keep P of some rounds, where all clients take part
-    gains: bool = False  # whether the first row's gain over Local stands below the accuracies
-    beside: tuple[str, ...] = ()  # of paired differences: rows that the first one is compared with, besides the best
-    budget: str = ""  # of equal cost: the row whose total cost is the budget
+    options: Mapping[str, Any] = field(default_factory=dict)  # of all its runs; a column and a row can override them
+    axis: str = ""  # of a sweep: the hyper-parameter that the rows vary
+    keep_weights: bool = False  # whether results keep P of some rounds (full participation only)
+    gains: bool = False  # whether the first row's gain over Local is shown below the accuracies
+    beside: tuple[str, ...] = ()  # of paired differences: further rows to compare the first one with
+    budget: str = ""  # at equal cost: the row whose total cost is the budget
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (column, row) -> the source's number
     source: str = "the paper"  # of the published numbers
-    others: tuple[Row, ...] = ()  # methods with published numbers that are not here
-    measure: str = "before.participants_weighted"  # the series that is compared with them
-    reported: Literal["best", "last"] = "best"  # which round of it
+    others: tuple[Row, ...] = ()  # methods with published numbers that this package lacks
+    measure: str = "before.participants_weighted"  # the series that is compared with the published numbers
+    reported: Literal["best", "last"] = "best"  # the round of that series
     claims: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
     def trains(self) -> bool:
-        """Whether it consists of runs; the others are computed in seconds."""
+        """Whether it needs training runs; other kinds are computed in seconds."""
         return self.kind not in COMPUTED
 
     @property
     def rounds(self) -> int | None:
-        """Of a run; None: the dataset's usual number."""
+        """Rounds of a run; None: the dataset's default."""
         return self.options.get("rounds")
 
     def series(self, row: Row) -> str:
-        """Which series of a row's results is measured."""
+        """The series of a row's results that is measured."""
         return AFTER if row.after else self.measure
 
     @property
     def lines(self) -> list[Row]:
-        """Rows and others: what was not published first, then as the source has them."""
+        """Rows and others: first those without published numbers, then in the source's order."""
         order = [name for _, name in self.published]
         return sorted((*self.rows, *self.others), key=lambda row: order.index(row.name) if row.name in order else -1)
 
     def number(self, column: Column, row: Row) -> float | None:
-        """The published number of a cell, where there is one."""
+        """The published number of a cell, or None."""
         return self.published.get((column.numbers, row.name))
 
     def config(self, column: Column, row: Row, scale: Scale = "paper") -> RunConfig:
-        """The run of a cell, seed and machine left open."""
+        """The configuration of a cell without seed and machine."""
         own, values = row.split()
         options = {"defence": NO_DEFENCE, **self.options, **column.options, **own, "algorithm": row.method}
         division = [f"{label(options['partition'])}.{entry}" for entry in options.get("param", ())]
@@ -152,11 +152,11 @@ class Experiment:
         config = RunConfig(**plain)
         known = config.checked()
         for name in ("model", "batch_size", "lr"):  # own data would decide them when they are read, too late for a cell
-            require(getattr(known, name) is not None, f"{column.name}: {name}", "nothing", "given, as the data are own")
+            require(getattr(known, name) is not None, f"{column.name}: {name}", "nothing", "given for own data")
         return _small(config) if scale == "smoke" else config
 
     def untuned(self, column: Column, row: Row) -> str:
-        """What has to be measured before a cell can be run, and how; nothing where all is known.
+        """What must be measured before a cell can be run, and how; "" if nothing.
 
         ClusterFL's default eps2 is the original's, for another network: with it the method is FedAvg.
         """
@@ -176,9 +176,9 @@ class Experiment:
         seeds: int | None = None,
         scale: Scale = "paper",
     ) -> "Experiment":
-        """The part with these columns and methods (or rows), all where none is named, and so many seeds.
+        """The part with these columns and methods or rows (all if none is named) and this number of seeds.
 
-        By default they are the columns' own, at smoke scale one.
+        seeds: None takes the columns' own, at smoke scale one.
         """
         require(seeds is None or seeds >= 1, "--seeds", seeds, "at least 1")
         count = seeds or (1 if scale == "smoke" else None)
@@ -200,26 +200,26 @@ class Experiment:
         )
 
     def cells(self) -> list[tuple[Column, Row]]:
-        """All cells in the order in which they are run: data by data, what matters most first."""
+        """All cells in running order: by dataset, the most important methods first."""
         return sorted(((column, row) for column in self.columns for row in self.rows), key=_rank)
 
 
 def _first_seeds(seeds: tuple[int, ...], count: int | None) -> tuple[int, ...]:
-    """So many of them; where they do not suffice, the numbers behind the last."""
+    """The first `count` seeds, continued by counting upwards if there are fewer."""
     return tuple(itertools.islice(itertools.chain(seeds, itertools.count(seeds[-1] + 1)), count or len(seeds)))
 
 
 def _rank(cell: tuple[Column, Row]) -> tuple[int, int]:
-    """By dataset; then the first methods, in all settings; the sort is stable, so the rest stays as written."""
+    """Rank by dataset, then by the methods in FIRST. The sort is stable, so the rest keeps its order."""
     column, row = cell
     order = [*DATASET_ORDER, column.dataset]
     return order.index(column.dataset), FIRST.index(row.method) if row.method in FIRST else len(FIRST)
 
 
 def _small(config: RunConfig) -> RunConfig:
-    """The same on digits, with a few clients and rounds: it shows that everything runs, and nothing about methods.
+    """The smoke version: digits, few clients and rounds. It shows that everything runs and nothing about methods.
 
-    Digits have no owners, so that they are dealt out.
+    Digits have no owners, so a natural partition becomes `iid`.
     """
     scheme = "iid" if config.partition == "natural" else config.partition or ""
     large = ("pathological.", "groups.groups=5", *(f"{name}." for name in SMOKE_PARAMS))
@@ -235,7 +235,7 @@ def _small(config: RunConfig) -> RunConfig:
 def unique_cells(
     chosen: Iterable[tuple[Experiment, Column, Row]], scale: Scale = "paper"
 ) -> dict[RunConfig, tuple[Experiment, Column, Row]]:
-    """The runs of several cells, each once; at smoke scale whole columns fall together."""
+    """The runs of several cells, each once; at smoke scale whole columns coincide."""
     found: dict[RunConfig, tuple[Experiment, Column, Row]] = {}
     for experiment, column, row in chosen:
         found.setdefault(experiment.config(column, row, scale).resolved(), (experiment, column, row))

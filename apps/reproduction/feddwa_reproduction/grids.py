@@ -1,4 +1,4 @@
-"""Tables of the last round, all clients: docs/beyond.md, docs/field.md, docs/natural.md and tables of one's own."""
+"""Tables of the last round over all clients: docs/beyond.md, docs/field.md, docs/natural.md and users' own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -21,7 +21,7 @@ Cells = dict[Column, dict[int, Record]]  # of a row
 
 
 def accuracy(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """Mean and standard deviation over seeds; a row that was not run at all is left out."""
+    """Mean and standard deviation over seeds; rows without results are skipped."""
     rows = [
         (row.label, *(_mean_of(_last(own)) for own in cells.values()))
         for row, cells in _grid(experiment, store, scale).items()
@@ -47,7 +47,7 @@ def _gain(experiment: Experiment, column: Column, store: Store, scale: Scale) ->
 
 
 def paired(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The first row less the best other one, and less those beside it, seed by seed; a line per column."""
+    """The first row minus the best other row, and minus the rows in `beside`, seed by seed; a line per column."""
     cells, (ours, *others) = _grid(experiment, store, scale), experiment.rows
     beside = [row for name in experiment.beside for row in others if row.name == name]
     lines = []
@@ -65,7 +65,7 @@ def paired(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 
 
 def less_first_row(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The other rows less the first one, seed by seed."""
+    """The other rows minus the first one, seed by seed."""
     (first, reference), *others = _grid(experiment, store, scale).items()
     rows = [
         (row.label, *(_apart(difference(_last(own), _last(reference[column]))) for column, own in cells.items()))
@@ -76,7 +76,7 @@ def less_first_row(experiment: Experiment, store: Store, scale: Scale) -> list[T
 
 
 def _apart(apart: Spread | None) -> str:
-    """+0.58 (-0.28 to +1.43): a difference with its interval; emphasised where the interval excludes 0."""
+    """+0.58 (-0.28 to +1.43): a difference with its interval; emphasised if the interval excludes 0."""
     if apart is None:
         return NOTHING
     ends = interval(apart)
@@ -86,7 +86,7 @@ def _apart(apart: Spread | None) -> str:
 
 
 def equal_cost(cost: str) -> Callable[[Experiment, Store, Scale], list[Table]]:
-    """Accuracy, and the rounds that are over, when a cost is what another row's is in all its rounds."""
+    """Accuracy and round at which a cost reaches the total cost of the `budget` row."""
 
     def made(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
         budget = Row(experiment.budget)
@@ -101,7 +101,7 @@ def equal_cost(cost: str) -> Callable[[Experiment, Store, Scale], list[Table]]:
 
 
 def _within(runs: Mapping[int, Record], measure: Mapping[int, Record], cost: str) -> str:
-    """Mean over seeds; the budget of a run is what the other method spent with the same seed."""
+    """Mean over seeds; the budget of a run is the other method's cost with the same seed."""
     common = [seed for seed in runs if seed in measure]
     found = [within(runs[seed], cost, float(measure[seed].spent(cost)[-1])) for seed in common]
     known = [each for each in found if each is not None]
@@ -138,7 +138,7 @@ def inside(experiment: Experiment, store: Store, scale: Scale) -> dict[str, dict
 
 
 def unequal(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """How unequally clients are served: accuracy of the worst tenth, and the share that is better off with Local."""
+    """Fairness over clients: accuracy of the worst tenth, and share of clients below Local."""
     alone = {column: records_of(experiment, column, Row("local"), store, scale) for column in experiment.columns}
     rows = [
         (row.label, *(cell for column, own in cells.items() for cell in _fairness(own, alone[column])))
@@ -157,7 +157,7 @@ def _fairness(records: Mapping[int, Record], alone: Mapping[int, Record]) -> tup
 
 
 def partners(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """Where a client's weight goes in the last round, mean over clients and seeds; a line per column and row."""
+    """Aggregation weight on itself, its group and the rest in the last round; a line per column and row."""
     lines = []
     for row, cells in _grid(experiment, store, scale).items():
         for records, name in zip(cells.values(), _names(experiment.columns), strict=True):
@@ -170,13 +170,13 @@ def partners(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
 
 
 def _shares(shares: np.ndarray, groups: np.ndarray | None) -> list[str]:
-    """shares: (3,) of a client itself, of others of its group and of the rest; groups: (N,)."""
+    """shares: (3,) weight on the client itself, on others of its group, on the rest; groups: (N,)."""
     own, kin, rest = shares
     if groups is None:
         return [f"{own:.2f}", NOTHING, f"{rest:.2f}", NOTHING, NOTHING]
     pairs = (groups[:, None] == groups).sum() - len(groups)
     even = pairs / (len(groups) * (len(groups) - 1))
-    inside = f"{kin / (kin + rest):.2f}" if kin + rest > 0.005 else NOTHING  # else nearly all is its own
+    inside = f"{kin / (kin + rest):.2f}" if kin + rest > 0.005 else NOTHING  # else nearly all weight is on itself
     return [f"{own:.2f}", f"{kin:.2f}", f"{rest:.2f}", inside, f"{even:.2f}"]
 
 
@@ -197,7 +197,7 @@ def _table(experiment: Experiment, corner: str, rows: Sequence[tuple[str, ...]])
 
 
 def _names(columns: Sequence[Column]) -> list[str]:
-    """Settings, with their dataset where there are several."""
+    """Names of the settings, with the dataset if there are several."""
     several = len({column.dataset for column in columns}) > 1
     return [f"{column.title}, {column.label}" if several else column.label for column in columns]
 

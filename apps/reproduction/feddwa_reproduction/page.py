@@ -1,4 +1,4 @@
-"""docs/reproduction.md and its pages, the tables of other pages and the README's paragraph, from the results alone."""
+"""Write docs/reproduction.md and its pages, tables of other pages and the README's paragraph from the results."""
 
 import re
 import textwrap
@@ -59,7 +59,7 @@ def _write_reproduction(store: Store, folder: Path) -> list[Path]:
 
 
 def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path]:
-    """Put every table, with its figures, where it is announced by <!-- table: NAME -->."""
+    """Fill every <!-- table: NAME --> mark with its table and figures."""
     drawn = list[Path]()
     if not page.is_file():
         return []
@@ -80,7 +80,7 @@ def fill(page: Path, known: Mapping[str, Experiment], store: Store) -> list[Path
 
 
 def wrapped(text: str) -> str:
-    """Lines as long as those that are written by hand."""
+    """Wrap text to the width of the pages."""
     return "\n".join(textwrap.wrap(text, 119, break_long_words=False, break_on_hyphens=False))
 
 
@@ -103,7 +103,7 @@ def section(experiment: Experiment, store: Store, figures: list[Path]) -> str:
 
 
 def explanations(found: list[Gap]) -> list[str]:
-    """A line per reason, with the cells that it is for."""
+    """A line per reason, with its cells."""
     by_reason: dict[str, list[str]] = {}
     for gap in found:
         cell = f"{gap.column.name} {gap.row.label} {gap.ours:.2f} against {gap.paper:.2f}"
@@ -117,7 +117,7 @@ def titled(table: Table) -> list[str]:
 
 
 def tuned_text() -> str:
-    """ClusterFL's tolerances in words."""
+    """A sentence with ClusterFL's tolerances."""
     rule = "eps1 = 0.4 as in the original, eps2 by one rule (`feddwa reproduce clusterfl-norms`)"
     tuned = {column.name: column.tuned for each in paper().values() for column in each.columns}
     found = [f"{values[0]} on {name}" for name in sorted(tuned) for values in tuned[name].values()]

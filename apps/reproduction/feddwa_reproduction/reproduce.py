@@ -1,4 +1,4 @@
-"""Run what is missing of a table or figure: `reproduce("table1", ...)`."""
+"""Run the missing cells of a table or figure: `reproduce("table1", ...)`."""
 
 import time
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from feddwa_reproduction.specs import experiment, experiments
 
 
 def default_results(scale: Scale) -> Path:
-    """Where results are kept: the published ones are never mixed with those of a smoke test."""
+    """The default folder of results; smoke tests have their own."""
     return Path("results") if scale == "paper" else Path("runs/smoke")
 
 
 def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]:
-    """The cells of an experiment in the order in which they are run, with the seeds that each still lacks.
+    """The cells of an experiment in running order, with their missing seeds.
 
-    A cell keeps weights where any experiment that it is part of needs them.
+    A cell keeps weights if any experiment that shares it needs them.
     """
     cells = unique_cells(((chosen, column, row) for column, row in chosen.cells()), scale)
     keeping = (each for each in (chosen, *experiments().values()) if each.keep_weights)
@@ -42,7 +42,7 @@ def plan(chosen: Experiment, store: Store, scale: Scale = "paper") -> list[Cell]
 
 
 def estimate(cell: Cell, cells: Sequence[Cell], store: Store) -> float | None:
-    """Seconds that a cell's missing seeds will take: what the same method took on these data, if it was run there."""
+    """Estimated seconds of a cell's missing seeds, from the same method on the same data; None without results."""
     alike = [other.config for other in cells if _costs_the_same(other.config, cell.config)]
     known = [record.seconds for config in alike for record in store.all(config).values()]
     return median(known) * len(cell.missing) if known else None
@@ -69,26 +69,25 @@ def reproduce(
     tell: Tell = print,
     watch: Watch = unwatched,
 ) -> Progress:
-    """Run every cell of an experiment that is not there yet; each is stored as soon as it is done.
+    """Run every cell of an experiment without a result; each is stored as soon as it is done.
 
-    No cell is begun once `time_limit` seconds have passed. Columns whose data are not at hand, and methods with a
-    hyper-parameter that was not measured for a column, are left out, and told, unless they were asked for by name. A
-    cell that fails does not stop the others. With `jobs`, so many stacks of cells
-    are at work at once.
+    A cell that fails does not stop the others. Columns without data, and methods with a hyper-parameter that has not
+    been measured for a column, are skipped with a message; asking for them by name is an error. No cell begins after
+    `time_limit` seconds. `jobs` stacks of cells run in parallel.
     """
     deadline = None if time_limit is None else time.time() + time_limit
     chosen = (name if isinstance(name, Experiment) else experiment(name)).select(columns, methods, seeds, scale)
     if not chosen.trains:
-        raise InputError(f"reproduce {chosen.name}: is computed, there is nothing to train; use the command line")
+        raise InputError(f"reproduce {chosen.name}: is computed without training; use the command line")
     store = Store(results or default_results(scale))
-    store.merge()  # what an interrupted command has left
+    store.merge()  # finished runs of an interrupted command
     every = plan(chosen, store, scale)
     cells = _tuned(every, methods, tell)
     absent = _absent(cells, data_dir)
     if columns and absent:
         raise next(iter(absent.values()))
     for dataset, error in absent.items():
-        tell(f"{dataset}: not at hand, its columns are left out ({error})")
+        tell(f"{dataset}: not at hand, its columns are skipped ({error})")
     cells = [cell for cell in cells if cell.config.dataset not in absent]
     schedule = Schedule(store.folder, {"data_dir": data_dir, "device": device, "dtype": dtype}, jobs, deadline)
     try:
@@ -102,7 +101,7 @@ def reproduce(
 
 
 def _tuned(cells: Sequence[Cell], methods: Sequence[str], tell: Tell) -> list[Cell]:
-    """The cells all of whose hyper-parameters are known; of the others it is told what has to be measured first."""
+    """Drop cells with an unmeasured hyper-parameter, and say what must be measured."""
     for cell in cells:
         if cell.untuned and cell.missing:
             if cell.config.algorithm in methods:
@@ -112,7 +111,7 @@ def _tuned(cells: Sequence[Cell], methods: Sequence[str], tell: Tell) -> list[Ce
 
 
 def _absent(cells: Sequence[Cell], data_dir: str | None) -> dict[str, InputError]:
-    """The datasets that something is missing of and that are not at hand, and why."""
+    """Datasets that missing cells need and that are not available, with the error."""
     absent: dict[str, InputError] = {}
     for dataset in dict.fromkeys(cell.config.dataset for cell in cells if cell.missing):
         try:

@@ -21,9 +21,9 @@ from feddwa.results import content, runs, weights
 from feddwa.results.content import Content
 
 Observer = Callable[[dict[str, Any]], None]
-# Rounds. On a GPU none: a stack is done in minutes there, and the state of fifteen runs of a hundred clients is 36 GB.
+# Rounds; none on a GPU: a stack takes minutes there, and the state of fifteen runs of 100 clients is 36 GB.
 CHECKPOINT_EVERY = {"cpu": 25, "cuda": 0}
-KEPT_ROUNDS = (1, 2, 5, 10)  # whose weights are published where they are asked for, besides the last
+KEPT_ROUNDS = (1, 2, 5, 10)  # rounds whose weights are published, besides the last
 
 
 def run_stack(
@@ -32,11 +32,10 @@ def run_stack(
     work_of: Callable[[RunConfig], Path],
     observe: Observer = lambda line: None,
 ) -> Iterator[tuple[RunConfig, Path]]:
-    """Train seeds of a cell, or of several that train alike, as one stack of rows.
+    """Train seeds of one or several stackable cells as one stack of rows.
 
-    Gives every configuration with the directory of its finished run, which is removed when the next one is asked for.
-    `task_of` gives a run's data, `work_of` the directory. A run that was interrupted continues from its last
-    checkpoint, where there are any.
+    Yields every configuration with the directory of its finished run, and removes the directory afterwards.
+    task_of: a run's data; work_of: its directory. An interrupted run continues from its last checkpoint, if any.
     """
     every = CHECKPOINT_EVERY[choose_device(configs[0].device).type]
     kept: dict[str, Any] = {"checkpoint_every": every, "save_models": False}
@@ -52,16 +51,15 @@ def run_stack(
 
 
 def _has_begun(work: Path) -> bool:
-    """Whether a directory has a run that is finished, or a checkpoint to continue from."""
+    """Whether a directory has a finished run or a checkpoint to continue from."""
     return (work / runs.RECORD).exists() or checkpoint.latest(work / runs.CHECKPOINTS) is not None
 
 
 def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = False, series: str = "") -> Content:
-    """A finished run as it is published.
+    """A finished run in the published form.
 
-    jobs: stacks of runs that were at work at once, among which the device's time is shared; keep_weights: whether P of
-    some rounds is published, which is possible where all clients take part; series: one that is published besides the
-    usual ones.
+    jobs: stacks that ran in parallel and shared the device's time; keep_weights: whether to publish P of some rounds
+    (full participation only); series: a further series to publish.
     """
     record = runs.read_record(work)
     assert record is not None  # the run is finished
@@ -77,12 +75,12 @@ def publish(config: RunConfig, work: Path, jobs: int = 1, keep_weights: bool = F
 
 @functools.lru_cache(maxsize=1)
 def dataset(name: str, data_dir: str | None) -> Dataset:
-    """The dataset of the cells that are run now, loaded once: they come in the order of datasets."""
+    """A dataset, kept until another one is needed: cells are run dataset by dataset."""
     return sources.load(name, data_dir)
 
 
 def task(config: RunConfig) -> Task:
-    """The data of a run, divided as its seed has it: the same task for all methods of a column."""
+    """The data of a run, divided by its seed: the same task for all methods of a column."""
     division = config.partition, tuple(config.partition_parameters().items()), config.clients, config.holdout_clients
     return _task(config.dataset, config.data_dir, *division, config.seed, config.make_attacks())
 
@@ -106,7 +104,7 @@ def _task(
 
 
 def column_norms(config: RunConfig) -> Norms:
-    """The norms that ClusterFL's tolerance in a column is measured from: seed 0, the method's usual warm-up."""
+    """Update norms for ClusterFL's tolerance in a column: seed 0, the method's default warm-up."""
     division = tuple(entry for entry in config.param if entry.startswith(f"{config.partition}."))
     config = dataclasses.replace(config, algorithm="clusterfl", seed=0, param=division).resolved()
     return update_norms(config, task(config))

@@ -1,4 +1,4 @@
-"""The grid language: the entries of a TOML file as experiments.
+"""The grid language: experiments from the entries of a TOML file.
 
 Files: experiments.toml (the paper's tables and figures), beyond.toml (docs/beyond.md, docs/field.md, docs/natural.md),
 protocols/NAME.toml (benchmarks of other libraries, --protocol), and a user's own (--spec).
@@ -40,7 +40,7 @@ KEYS = (
     *PLAIN,
     *LISTS,
 )  # of an entry
-SHARED = ("settings", "seeds", "tuned", "titles")  # tables of a file that are no entries
+SHARED = ("settings", "seeds", "tuned", "titles")  # tables of a file that are not entries
 
 
 @functools.cache
@@ -56,12 +56,12 @@ def beyond() -> dict[str, Experiment]:
 
 
 def experiments() -> dict[str, Experiment]:
-    """Both."""
+    """All experiments of both files."""
     return {**paper(), **beyond()}
 
 
 def experiment(name: str) -> Experiment:
-    """One of them, or a clear error."""
+    """An experiment by name; InputError if there is none."""
     known = experiments()
     if name not in known:
         raise unknown("reproduce", name, known)
@@ -70,7 +70,7 @@ def experiment(name: str) -> Experiment:
 
 @functools.cache
 def protocols() -> dict[str, Experiment]:
-    """The benchmarks of other libraries by name, a file each."""
+    """Benchmarks of other libraries by name, one file each."""
     return {path.stem: protocol(path.stem) for path in sorted((HERE / "protocols").glob("*.toml"))}
 
 
@@ -119,7 +119,7 @@ def read_spec(
 
 
 def _whole(document: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """An entry with what it has from the one that it is like."""
+    """An entry merged with the one named by its `like`."""
     table, others = document[name], {key: value for key, value in document.items() if key != name}
     if "like" not in table:
         return dict(table)
@@ -129,7 +129,7 @@ def _whole(document: Mapping[str, Any], name: str, where: str) -> dict[str, Any]
 
 
 def _beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with every reference to a file of the folder of `path` named from the root on."""
+    """The entry with file references made absolute, relative to the folder of `path`."""
     found = {}
     for key, value in table.items():
         first, *rest = value.split(" ") if isinstance(value, str) else [""]
@@ -196,7 +196,7 @@ def _column(name: str, shared: Mapping[str, Any], where: str) -> Column:
 
 
 def _seeds(column: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> tuple[int, ...]:
-    """The entry's own, else those of the column."""
+    """The entry's own seeds, else the column's."""
     given = table.get("seeds", shared["seeds"].get(column, shared["seeds"].get("*", 3)))
     return tuple(given) if isinstance(given, list) else tuple(range(given))
 

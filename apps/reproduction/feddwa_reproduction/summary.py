@@ -1,4 +1,4 @@
-"""Results in numbers: a cell over its seeds, FedDWA's place in a column, gaps to the paper."""
+"""Summaries of results: a cell over its seeds, FedDWA's rank in a column, differences to the paper."""
 
 import functools
 import math
@@ -15,13 +15,13 @@ from feddwa.results.record import Record
 from feddwa.results.store import Store
 from feddwa_reproduction.grid import Column, Experiment, Row, Scale
 
-GAP = 2.0  # points between ours and the paper's number that want a reason
+GAP = 2.0  # a larger difference to the paper's number needs a reason, in points
 MIB, GIGA = 2**20, 1e9
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A cell over its seeds. Accuracies are percent. Best, last and gain: None where other models are measured."""
+    """A cell over its seeds. Accuracies in percent. best, last, gain: None if other models are measured."""
 
     measured: Spread  # the row's series, best or last round, as the source of published numbers has it
     best: Spread | None  # all clients, unweighted, best round
@@ -30,13 +30,13 @@ class Summary:
     mib: float  # up and down, per participating client and round
     gflops: float  # of a participating client's local training a round
     seconds: float  # of the first seed
-    jobs: int  # stacks of runs at work at once then
-    machines: tuple[str, ...]  # and the precision
+    jobs: int  # stacks that ran in parallel
+    machines: tuple[str, ...]  # with the precision
     records: Mapping[int, Record]
 
 
 def summarise(experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper") -> Summary | None:
-    """What a cell came to with the seeds of its column; None where it was not run."""
+    """Summary of a cell over the seeds of its column; None without results."""
     records = records_of(experiment, column, row, store, scale)
     if not records:
         return None
@@ -59,7 +59,7 @@ def summarise(experiment: Experiment, column: Column, row: Row, store: Store, sc
 
 
 def _best(series: np.ndarray) -> float:
-    """The highest value that is known; nan where none is."""
+    """The highest known value; nan if there is none."""
     return max(series[np.isfinite(series)].tolist(), default=math.nan)
 
 
@@ -73,7 +73,7 @@ def _machine(record: Record) -> str:
 
 
 def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale) -> dict[Row, Summary]:
-    """What was run of a column. A sweep with a single value is none: that run is another table's."""
+    """Summaries of a column by row. A sweep with one value counts as not run: that run belongs to another table."""
     found = {row: summarise(experiment, column, row, store, scale) for row in experiment.rows}
     known = {row: summary for row, summary in found.items() if summary is not None}
     return {} if experiment.kind == "sweep" and len(known) < 2 else known
@@ -82,7 +82,7 @@ def cells_of(experiment: Experiment, column: Column, store: Store, scale: Scale)
 def records_of(
     experiment: Experiment, column: Column, row: Row, store: Store, scale: Scale = "paper"
 ) -> dict[int, Record]:
-    """The results of a cell by seed. Seeds that another experiment has run besides would make means incomparable."""
+    """The results of a cell by seed, for the column's seeds only, so that means are comparable."""
     found, series = store.all(experiment.config(column, row, scale)), experiment.series(row)
     return {seed: record for seed, record in found.items() if seed in column.seeds and series in record.series}
 
@@ -97,22 +97,22 @@ def leaders(cells: Mapping[Row, Summary]) -> set[str]:
 
 @dataclass(frozen=True)
 class Standing:
-    """FedDWA's place in a column, by means over the seeds that it shares with each other method."""
+    """FedDWA's rank in a column, by means over the seeds that it shares with each other method."""
 
     place: int
-    of: int  # methods that were run
-    rival: Row  # the best of the others
-    behind: Spread  # the rival's number less FedDWA's, seed by seed; negative where FedDWA leads
+    of: int  # methods with results
+    rival: Row  # the best other method
+    behind: Spread  # the rival's number minus FedDWA's, seed by seed; negative if FedDWA leads
 
     @property
     def tied(self) -> bool:
-        """Whether seeds do not tell FedDWA and its rival apart."""
+        """Whether the difference to the rival is within the seeds' spread."""
         ends = interval(self.behind)
         return ends is not None and ends.includes_zero
 
 
 def standing(cells: Mapping[Row, Summary]) -> Standing | None:
-    """Where FedDWA stands in a column; None where it or everybody else was not run."""
+    """FedDWA's rank in a column; None if it or every other method has no results."""
     ours = next((summary.measured for row, summary in cells.items() if row.name == "feddwa"), None)
     if ours is None:
         return None
@@ -125,7 +125,7 @@ def standing(cells: Mapping[Row, Summary]) -> Standing | None:
 
 
 def finding(cells: Mapping[Row, Summary]) -> str | None:
-    """The same as a sentence."""
+    """The rank as a sentence."""
     found = standing(cells)
     if found is None:
         return None
@@ -150,7 +150,7 @@ class Gap:
 
 
 def gaps(experiment: Experiment, store: Store) -> list[Gap]:
-    """Every large difference to the paper, with the sentence that explains it where there is one."""
+    """Every large difference to the paper, with the sentence that explains it, if any."""
     found = []
     for column in experiment.columns if experiment.trains else ():
         for row in experiment.rows:
@@ -162,7 +162,7 @@ def gaps(experiment: Experiment, store: Store) -> list[Gap]:
 
 
 def reason_for(experiment: Experiment, column: Column, row: Row) -> str | None:
-    """The sentence for a cell, else that for its row in all columns, else that for its column."""
+    """The sentence for a cell, else for its row in all columns, else for its column."""
     tables = _reasons().get(experiment.name, {})
     own = tables.get(column.name, {})
     return own.get(row.name) or tables.get("*", {}).get(row.name) or own.get("*")

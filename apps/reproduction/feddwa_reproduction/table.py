@@ -8,7 +8,7 @@ MISSING = "not run here"
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows; the first column is a name, the others are numbers. A "*" at the end of one means: emphasised."""
+    """Rows of text: a name, then numbers. A trailing "*" marks an emphasised number."""
 
     title: str
     header: tuple[str, ...]

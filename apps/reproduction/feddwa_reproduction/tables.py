@@ -15,16 +15,16 @@ from feddwa_reproduction.specs import methods, paper, paper_passes
 from feddwa_reproduction.summary import Summary, cells_of, finding, leaders, partner_series, rounds_until, summarise
 from feddwa_reproduction.table import MISSING, Table
 
-FOUND = 0.95  # share of partners inside the client's group from which on the groups count as found
+FOUND = 0.95  # groups count as found from this share of partners inside the client's group
 
 
 def tables_of(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
-    """The tables of an experiment, from what there is."""
+    """The tables of an experiment from the available results."""
     return _MAKERS[experiment.kind](experiment, store, scale)
 
 
 def overviews(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[Table]:
-    """All cells at a glance, a table per setting: ours (the paper's metric), and the paper's number behind a stroke."""
+    """Overview, a table per setting: our number (the paper's metric) / the paper's."""
     settings: dict[str, list[Column]] = {}
     for column in experiment.columns:
         settings.setdefault(column.setting.split("-")[0], []).append(column)
@@ -47,7 +47,7 @@ def _overview(experiment: Experiment, name: str, columns: Sequence[Column], stor
 
 
 def findings(experiment: Experiment, store: Store, scale: Scale = "paper") -> list[str]:
-    """Who is first in each column that was run, of a table that compares methods."""
+    """The leading method of each column with results."""
     if experiment.kind != "table":
         return []
     found = {column.name: finding(cells_of(experiment, column, store, scale)) for column in experiment.columns}
@@ -63,13 +63,13 @@ def _glance(experiment: Experiment, column: Column, row: Row, cells: dict[Row, S
 
 
 def _grids(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The overview, and a table with everything for every column that was run."""
+    """The overview, and a full table for every column with results."""
     details = [_detail(experiment, column, store, scale) for column in experiment.columns]
     return [*overviews(experiment, store, scale), *(table for table in details if table is not None)]
 
 
 def _protocols(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The same of the columns that were run or have published numbers, without rows of which nothing is known."""
+    """Columns with results or published numbers, without empty rows."""
     known = [
         column
         for column in experiment.columns
@@ -81,7 +81,7 @@ def _protocols(experiment: Experiment, store: Store, scale: Scale) -> list[Table
 
 
 def _sweeps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """The same, and whether clients end up weighting themselves alone, where results keep weights."""
+    """The table of a sweep, with the final weight of clients on themselves if results keep weights."""
     own = [_own_weight(experiment, column, store, scale) for column in experiment.columns]
     return [*_grids(experiment, store, scale), *(table for table in own if table is not None)]
 
@@ -119,7 +119,7 @@ def _detail(experiment: Experiment, column: Column, store: Store, scale: Scale) 
 
 
 def _seeds(cells: Mapping[Row, Summary]) -> str:
-    """Which seeds were run, and of which rows others than of most."""
+    """The seeds that were run, and the rows with other seeds."""
     rows_of: dict[tuple[int, ...], list[str]] = {}
     for row, summary in cells.items():
         rows_of.setdefault(tuple(sorted(summary.records)), []).append(row.label)
@@ -129,13 +129,13 @@ def _seeds(cells: Mapping[Row, Summary]) -> str:
 
 
 def _listed(seeds: Sequence[int]) -> str:
-    """Many in a row as a range."""
+    """Seeds as text; consecutive ones as a range."""
     row = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1
     return f"{seeds[0]} to {seeds[-1]}" if row else ", ".join(map(str, seeds))
 
 
 def _machines(cells: Mapping[Row, Summary]) -> str:
-    """Where the rows were run, and what shared the device with the runs whose seconds are told."""
+    """The machines of the runs, and how many stacks shared the device with the timed ones."""
     machines = sorted({machine for summary in cells.values() for machine in summary.machines})
     jobs = sorted({summary.jobs for summary in cells.values()})
     shared = f"seconds with {' or '.join(map(str, jobs))} stacks of runs at once" if jobs != [1] else ""
@@ -153,7 +153,7 @@ def _numbers(summary: Summary, first: bool) -> tuple[str, ...]:
 
 
 def _similarity(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """Share of the top-5 partners inside the client's group, and when the groups are found."""
+    """Share of the top-5 partners inside the client's group, and the round from which groups are found."""
     return [_similarity_of(experiment, column, store, scale) for column in experiment.columns]
 
 
@@ -174,7 +174,7 @@ def _similarity_of(experiment: Experiment, column: Column, store: Store, scale: 
 
 
 def _maps(experiment: Experiment, store: Store, scale: Scale) -> list[Table]:
-    """In-group weight and partners of the first and the last round."""
+    """In-group weight and partners in the first and the last round."""
     rows = []
     for column in experiment.columns:
         for row, summary in cells_of(experiment, column, store, scale).items():

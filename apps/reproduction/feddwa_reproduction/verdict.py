@@ -1,4 +1,4 @@
-"""Does it reproduce? FedDWA's places, the cells near the paper's numbers, and what was not run, from the results."""
+"""Does it reproduce? FedDWA's ranks, cells close to the paper's numbers, and missing columns, from the results."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ COMPARISONS = ("table1", "table2")  # the paper's tables that compare methods
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of the paper's columns. A cell is a method in a column, counted where the paper prints a number."""
+    """Outcome of the paper's columns. A cell is a method in a column for which the paper prints a number."""
 
     columns: int
-    places: dict[str, Standing]  # column -> where FedDWA stands, of those that were run
-    missing: dict[str, str]  # column -> why it was not run
+    places: dict[str, Standing]  # column with results -> FedDWA's rank
+    missing: dict[str, str]  # column without results -> the reason
     cells: int
     run: int
     near: int  # cells run whose mean is within GAP points of the paper's number
@@ -27,7 +27,7 @@ class Verdict:
 
 
 def verdict(store: Store) -> Verdict:
-    """Count over both tables; columns that are ours alone, or have another alpha, are left out."""
+    """Count over both tables, without columns that the paper lacks or has with another alpha."""
     own = [(each, column) for each in map(paper().__getitem__, COMPARISONS) for column in _printed(each)]
     found = {column.name: cells_of(each, column, store, "paper") for each, column in own}
     places = {name: place for name, cells in found.items() if (place := standing(cells)) is not None}
@@ -76,7 +76,7 @@ def headline(found: Verdict) -> str:
 
 
 def _left(found: Verdict) -> str:
-    """Which columns were not run, grouped by reason."""
+    """Columns without results, grouped by reason."""
     columns: dict[str, list[str]] = {}
     for column, reason in found.missing.items():
         columns.setdefault(reason, []).append(column)
@@ -90,7 +90,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def places_table(found: Verdict) -> Table:
-    """A row per column that was run: who is first, and how far FedDWA is behind the best of the others."""
+    """A row per column with results: the leader, and FedDWA's distance to the best other method."""
     rows = []
     for name, own in found.places.items():
         ends = interval(own.behind)
