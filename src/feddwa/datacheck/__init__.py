@@ -1,4 +1,4 @@
-"""What `feddwa doctor` sees in data before any training.
+"""The checks of data by `feddwa doctor`, before any training.
 
 Every check looks at a bounded number of samples, so that it takes seconds on any data.
 """

@@ -1,4 +1,4 @@
-"""What the data are: owners, classes, the size of the test part, and the scale of tables and series."""
+"""Checks of content: owners, classes, the size of the test part, and the scale of tables and series."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,17 +11,17 @@ from feddwa.datacheck.rows import SHOWN, drawn, listed, seen
 from feddwa.errors import counted
 from feddwa.results.findings import Finding
 
-RARE = 0.01  # share of samples below which a class hardly counts in an accuracy
-ONE_ANSWER = 0.9  # share of one class from which accuracy says little
+RARE = 0.01  # share of samples below which a class hardly affects an accuracy
+ONE_ANSWER = 0.9  # share of one class above which accuracy means little
 FEW_TESTS = 100  # test samples below which an accuracy is uncertain by points
-SCALE, RATIO = 10.0, 100.0  # size of a feature, and ratio of two features' spreads, that one rate does not suit
-FEW_FAR = 0.2  # share of such values up to which they are exceptions
-ENOUGH = 20  # rows from which it is no chance that all values of a column differ, or that it tells the class
-FAR = 100.0  # spreads from the median at which a value is more likely an error than a measurement
+SCALE, RATIO = 10.0, 100.0  # magnitude of a feature, and ratio of two features' deviations, too large for one rate
+FEW_FAR = 0.2  # largest share of such values that counts as exceptional
+ENOUGH = 20  # rows above which unique values, or values that determine the class, are no coincidence
+FAR = 100.0  # interquartile ranges from the median at which a value is probably an error
 
 
 def overview(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
-    """What there is: samples, their kind, owners."""
+    """Samples, their kind, and owners."""
     tests = len(dataset.y) - dataset.train_count
     classes = f"{dataset.classes} classes" if dataset.classes else "targets that are no classes"
     yield Finding("ok", f"{dataset.train_count:,} training and {tests:,} test samples: {inputs}, {classes}")
@@ -38,7 +38,7 @@ def overview(dataset: Dataset, inputs: Inputs) -> Iterator[Finding]:
 
 
 def classes(dataset: Dataset) -> Iterator[Finding]:
-    """Balance: classes of one sample, rare ones, one that outweighs all others."""
+    """Balance: classes with one sample, rare and dominant classes."""
     counts = np.bincount(dataset.y, minlength=dataset.classes)
     names = dataset.class_names or tuple(map(str, range(dataset.classes)))
     single = [names[i] for i in np.flatnonzero(counts == 1)]
@@ -69,7 +69,7 @@ def classes(dataset: Dataset) -> Iterator[Finding]:
 
 
 def targets(dataset: Dataset) -> Iterator[Finding]:
-    """The scale of targets that are no classes."""
+    """The scale of numeric targets."""
     mean, spread = float(dataset.y.mean()), float(dataset.y.std())
     if max(abs(mean), spread) > SCALE:
         yield Finding(
@@ -80,7 +80,7 @@ def targets(dataset: Dataset) -> Iterator[Finding]:
 
 
 def tests(dataset: Dataset) -> Iterator[Finding]:
-    """Whether the test part is large enough to tell accuracies apart."""
+    """Whether the test part is large enough to distinguish accuracies."""
     tests = len(dataset.y) - dataset.train_count
     if tests < FEW_TESTS:
         error = 100 * np.sqrt(0.25 / tests)
@@ -146,7 +146,7 @@ def _numbering(raw: np.ndarray, among: Sequence[str], names: Sequence[str]) -> I
 
 
 def _telling(raw: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
-    """Columns whose value alone tells the class. raw: (samples, k); y: (samples,) classes."""
+    """Columns whose value alone determines the class. raw: (samples, k); y: (samples,) classes."""
     classes = len(np.unique(y))
     found = []
     for i in range(raw.shape[1] if classes > 1 else 0):
@@ -161,13 +161,13 @@ def _telling(raw: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Iterator[F
 
 
 def _of_columns(found: Sequence[str], what: str) -> Iterator[Finding]:
-    """A warning about columns, where there are any."""
+    """A warning about columns, if there are any."""
     if found:
         yield Finding("warning", f"{listed(found, 'column', 'columns')} {what}")
 
 
 def _outliers(values: np.ndarray, kept: np.ndarray, names: Sequence[str]) -> Iterator[Finding]:
-    """Single values far from all others of their column. values: (samples, k) as read; kept: columns to look at."""
+    """Single values far from all others of their column. values: (samples, k) as read; kept: columns to check."""
     low, middle, high = np.percentile(values[:, kept], [25, 50, 75], axis=0) if len(kept) else (np.zeros(0),) * 3
     for place in np.flatnonzero(high > low):
         far = abs(values[:, kept[place]] - middle[place]) > FAR * (high - low)[place]
@@ -193,7 +193,7 @@ def _columns(dataset: Dataset, rows: np.ndarray, as_read: bool = False) -> np.nd
 
 
 def _column_names(dataset: Dataset, count: int, inputs: Inputs) -> tuple[list[str], np.ndarray]:
-    """The names of the columns, and (k,) whether a column is 0 or 1 for one value of a text."""
+    """The names of the columns, and (k,) whether a column is a one-hot input of a word."""
     columns = [] if dataset.form is None else dataset.form.columns
     named = [(each.name, each.kind == "category") for each in columns for _ in range(each.width)]
     if len(named) != count or inputs.kind != "features":

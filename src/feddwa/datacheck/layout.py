@@ -1,4 +1,4 @@
-"""Images whose axes were mixed up, told by how rough they look; and images that were not scaled."""
+"""Images with permuted axes, detected by their roughness; and images without scaling."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from feddwa.data.dataset import Dataset
 from feddwa.datacheck.rows import drawn
 from feddwa.results.findings import Finding
 
-ROUGHER = 0.6  # share of the roughness as read, below which another order of the axes is the true one
-LARGEST = 10.0  # value of a pixel that one rate suits
+ROUGHER = 0.6  # relative roughness below which another order of the axes is the right one
+LARGEST = 10.0  # largest pixel value that suits the default rate
 
 
 def images(dataset: Dataset) -> Iterator[Finding]:
-    """Images whose axes were mixed up, or that were not scaled."""
+    """Images with permuted axes, or without scaling."""
     channels, height, width = dataset.shape
     rows = drawn(np.arange(dataset.train_count), dataset)[:500]
     x = dataset.x[rows].astype(np.float64)  # (n, C, H, W)

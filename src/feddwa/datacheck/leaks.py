@@ -10,11 +10,11 @@ from feddwa.data.task import Task
 from feddwa.datacheck.rows import digests, distances, drawn, test_rows, thin
 from feddwa.results.findings import Finding, clients_in_words
 
-LEAK = 0.01  # share of samples seen twice from which it is no chance
+LEAK = 0.01  # share of duplicate samples above which it is no coincidence
 
 
 def duplicates(task: Task) -> Iterator[Finding]:
-    """The same sample on both sides of the split, or with two clients."""
+    """Duplicate samples on both sides of the split, or with two clients."""
     dataset = task.dataset
     train, test = (drawn(rows, dataset) for rows in (np.arange(dataset.train_count), test_rows(dataset)))
     known = digests(dataset, train)
@@ -35,7 +35,7 @@ def duplicates(task: Task) -> Iterator[Finding]:
 
 
 def _shared(dataset: Dataset, rows: np.ndarray, digests: Sequence[bytes]) -> Iterator[Finding]:
-    """Training samples that several owners have. rows: (k,) looked at."""
+    """Training samples shared by several owners. rows: (k,) to check."""
     assert dataset.client is not None
     owners: dict[bytes, set[int]] = {}
     for owner, digest in zip(dataset.client[rows].tolist(), digests, strict=True):
@@ -53,7 +53,7 @@ def _shared(dataset: Dataset, rows: np.ndarray, digests: Sequence[bytes]) -> Ite
 
 
 def _row_name(row: int, dataset: Dataset) -> str:
-    """How a test sample is told: its place in the test part, and its class."""
+    """The identification of a test sample: its index in the test part, and its class."""
     place = row - dataset.train_count + 1
     named = dataset.class_names and dataset.y.ndim == 1
     return f"test sample {place:,}" + (f", of class {dataset.class_names[int(dataset.y[row])]}" if named else "")
@@ -64,7 +64,7 @@ def _looked_at(rows: np.ndarray, dataset: Dataset) -> str:
 
 
 def recordings(dataset: Dataset, partition: Partition) -> Iterator[Finding]:
-    """Samples of a recording that was split at random: test samples lie between training samples much like them."""
+    """Samples of a recording that was split at random: test samples lie between similar training samples."""
     overlapping = _overlapping(dataset) if len(dataset.shape) == 2 else 0.0
     if overlapping > 0.2 or _continuous(dataset, partition):
         how = (
@@ -80,7 +80,7 @@ def recordings(dataset: Dataset, partition: Partition) -> Iterator[Finding]:
 
 
 def _overlapping(dataset: Dataset, steps: int = 8) -> float:
-    """The share of test windows (C, L) that have `steps` time steps in common, to the bit, with a training window."""
+    """The share of test windows (C, L) that share `steps` identical time steps with a training window."""
     length = dataset.shape[1]
     if length < 2 * steps:
         return 0.0
@@ -90,7 +90,7 @@ def _overlapping(dataset: Dataset, steps: int = 8) -> float:
         window = np.asarray(dataset.x[row])
         for start in starts:
             piece = window[:, start : start + steps]
-            if (piece != piece[:, :1]).any():  # silence is alike everywhere
+            if (piece != piece[:, :1]).any():  # silence always matches
                 yield piece.tobytes()
 
     known = {piece for row in train for piece in pieces(row, range(length - steps + 1))}
@@ -99,7 +99,7 @@ def _overlapping(dataset: Dataset, steps: int = 8) -> float:
 
 
 def _continuous(dataset: Dataset, partition: Partition) -> bool:
-    """Whether neighbours in the order of the file are much more alike than others of their client and class.
+    """Whether neighbours in file order are much more similar than other samples of their client and class.
 
     Besides, most test samples must have a training sample of their client that is as near as such neighbours are.
     """

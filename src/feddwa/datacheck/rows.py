@@ -1,4 +1,4 @@
-"""Samples that a check looks at: a bounded number, and the same ones every time."""
+"""The samples used by checks: a bounded number, always the same."""
 
 import hashlib
 from collections import Counter
@@ -8,13 +8,13 @@ import numpy as np
 
 from feddwa.data.dataset import Dataset
 
-MOST_ROWS = 20_000  # samples that a check looks at
-MOST_BYTES = 2**28  # of samples that a check holds
+MOST_ROWS = 20_000  # largest number of samples in a check
+MOST_BYTES = 2**28  # largest size of a check's samples
 SHOWN = 4  # names in a finding
 
 
 def drawn(rows: np.ndarray, dataset: Dataset) -> np.ndarray:
-    """At most as many of the rows as a check may look at, in order."""
+    """A bounded number of the rows, in order."""
     size = max(1, dataset.x.dtype.itemsize * int(np.prod(dataset.shape)))
     most = max(1, min(MOST_ROWS, MOST_BYTES // size))
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
@@ -31,7 +31,7 @@ def digests(dataset: Dataset, rows: np.ndarray) -> list[bytes]:
 
 
 def seen(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """Samples (n, *shape) in float64, standardised as the network sees them."""
+    """Samples (n, *shape) in float64, standardised as for the network."""
     x: np.ndarray = dataset.x[rows].astype(np.float64)
     if not dataset.mean:
         return x
@@ -42,7 +42,7 @@ def seen(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def thin(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """(n, at most 256) values of samples as the network sees them, evenly spaced over each sample."""
+    """(n, at most 256) standardised values, evenly spaced over each sample."""
     flat = seen(dataset, rows).reshape(len(rows), -1)
     thinned: np.ndarray = flat[:, :: max(1, flat.shape[1] // 256)]
     return thinned

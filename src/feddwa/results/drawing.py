@@ -1,4 +1,4 @@
-"""Finished runs as one figure: curves over the rounds beside the weights of the best method's last round."""
+"""Finished runs as one figure: curves over the rounds, and the weights of the best method's last round."""
 
 import io
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Drawing(Figure):
 
 
 def drawing(methods: Methods, path: str | Path | None = None) -> Drawing:
-    """The figure, also in a file where `path` names one."""
+    """The figure, also saved to `path` if given."""
     best = best_method(methods)
     first = None if best is None else next(iter(methods[best].values()))
     panel = None if best is None or first is None else last_panel(best, first)

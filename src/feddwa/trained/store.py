@@ -1,4 +1,4 @@
-"""The models of a finished run, as they were evaluated: models.safetensors and model.json in its directory.
+"""The evaluated models of a finished run: models.safetensors and model.json in its directory.
 
 models.safetensors  every parameter and buffer of the network, (N, *shape): row i belongs to client i. What all
                     clients share (a global model, frozen parameters) is stored once, as (1, *shape)
@@ -40,11 +40,11 @@ LEFT_OUT = "the run was made without them (--no-save-models)"
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """The models of all clients of a run, in memory or in a file that is mapped into it."""
+    """The models of all clients of a run, in memory or memory-mapped."""
 
     card: ModelCard
     stack: Stack  # (N, *shape) of all parameters and buffers; {} where `card.missing` says why
-    network: nn.Module  # into a copy of which a client's values are written
+    network: nn.Module  # copied for each client's values
 
     def model(self, client: str | int) -> nn.Module:
         """A client's network with its values, adapters merged, in evaluation mode, on the CPU.
@@ -54,7 +54,7 @@ class TrainedModels:
         return models.adapters.merged(self.as_trained(client))
 
     def as_trained(self, client: str | int) -> nn.Module:
-        """The same with adapters as layers of their own, beside the frozen ones."""
+        """The same with adapters as separate layers next to the frozen ones."""
         module = copy.deepcopy(self.network).cpu()
         own = take(self.stack, torch.tensor([self.card.client(client)]))
         load(module, row(own, 0))
@@ -67,12 +67,12 @@ class TrainedModels:
         return only(self.stack, [name for name in names if name in self.stack]), only(self.stack, buffers)
 
     def in_memory(self) -> "TrainedModels":
-        """The same, copied from the file; what clients share is there once."""
+        """The same, copied from the file; shared tensors are stored once."""
         return dataclasses.replace(self, stack={name: _copied(value) for name, value in self.stack.items()})
 
 
 def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
-    """What is known of a run's models before they are trained; accuracies come with `scored`."""
+    """The facts about a run's models before training; `scored` adds accuracies."""
     config, x = fitted(config, inputs_of(dataset)), dataset.x
     kinds = {name: x[name].dtype for name in dataset.inputs} or {"0": x.dtype}
     data, sizes = engine.data, {name: tuple(split.sizes.tolist()) for name, split in engine.data.splits.items()}
@@ -104,7 +104,7 @@ def card_of(config: RunConfig, dataset: Dataset, engine: Engine) -> ModelCard:
 
 
 def scored(card: ModelCard, scores: Scores, rounds: int) -> ModelCard:
-    """The card of models that were evaluated after so many rounds; scores: (N,)."""
+    """The card of models evaluated after `rounds` rounds; scores: (N,)."""
     what = f"the personalised models after round {rounds}, before further local training, each on its own test samples"
     accuracy, loss = percent(scores.accuracy.tolist()), finite(scores.loss.tolist())
     return dataclasses.replace(card, evaluated=what, accuracy=accuracy, loss=loss)
@@ -138,7 +138,7 @@ def write(
 
 
 def read(folder: Path) -> TrainedModels:
-    """The models in a run directory; a file is read where somebody looks at its values."""
+    """The models in a run directory; files are read on access."""
     card = read_card(folder)
     if card.missing:
         raise InputError(f"{folder}: has no models: {card.missing}")
@@ -147,7 +147,7 @@ def read(folder: Path) -> TrainedModels:
 
 
 def read_card(folder: Path) -> ModelCard:
-    """What model.json of a run directory says."""
+    """The card in model.json of a run directory."""
     try:
         return from_text((folder / CARD).read_bytes(), folder / CARD)
     except OSError as error:
@@ -155,7 +155,7 @@ def read_card(folder: Path) -> ModelCard:
 
 
 def make_network(card: ModelCard) -> nn.Module:
-    """The network of a card, its parameters not yet those of a client."""
+    """The network of a card, without a client's parameters."""
     with torch.random.fork_rng(devices=[]):
         module = models.make(card.network, card.sample, card.outputs, card.arguments)
         if card.adapter is not None:
@@ -167,7 +167,7 @@ def make_network(card: ModelCard) -> nn.Module:
 
 
 def _mapped(path: Path, card: ModelCard, network: nn.Module) -> Stack:
-    """Name -> (N, *shape) of a file, if it has what the network has."""
+    """Name -> (N, *shape) of a file; raises unless it matches the network."""
     wanted = {name: value.shape for name, value in _named(network)}
     try:
         with safe_open(path, "pt") as file:
@@ -188,5 +188,5 @@ def _named(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _copied(value: Tensor) -> Tensor:
-    """A copy whose rows share memory where those of `value` do."""
+    """A copy whose rows share memory if those of `value` do."""
     return value[:1].clone().expand_as(value) if value.stride(0) == 0 else value.clone()
