@@ -8,6 +8,7 @@ import functools
 import json
 import pickle
 import random
+import re
 import tracemalloc
 
 import numpy as np
@@ -282,6 +283,15 @@ def test_memory_is_bounded_by_the_limit_of_a_reply(mutate):
         tracemalloc.stop()
         assert isinstance(answer, str)  # why it is refused
         assert peak < 20 * LIMIT  # a list of numbers among them
+
+
+def test_names_and_settings_are_counted_and_have_a_limit_of_their_own():
+    """A layout of millions of entries takes many times its bytes once it is read."""
+    content = content_of(BAD, TASKS[BAD].nonce)
+    content["more"] = ConfigRecord({"x": bytes(5 * 10**6)})
+    answer = opened(*objects_of(content), 100 * LIMIT)
+    assert isinstance(answer, str)
+    assert re.fullmatch(r"invalid: 5,00\d,\d{3} bytes of names and settings, the limit is 4,000,000", answer)
 
 
 @pytest.mark.slow
