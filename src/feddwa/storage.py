@@ -70,6 +70,13 @@ class Mark(TypedDict):
     sha256: str
 
 
+def is_mark(value: Any) -> bool:
+    """Whether a value that was read from a file is a mark."""
+    if not isinstance(value, dict) or value.keys() != Mark.__annotations__.keys():
+        return False
+    return type(value["length"]) is int and value["length"] >= 0 and isinstance(value["sha256"], str)
+
+
 EMPTY: Mark = {"length": 0, "sha256": hashlib.sha256().hexdigest()}
 
 

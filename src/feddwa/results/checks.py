@@ -122,6 +122,8 @@ def check_record(path: Path, content: Any, where: str = "it") -> dict[str, Any]:
     _expect(all(map(_percent, content["clients"])), path, f"{where}: clients are not accuracies")
     _expect(_is_findings(content.get("findings", [])), path, f"{where}: findings are not pairs of level and text")
     _check_groups(path, content, where)
+    fair = content.get("fairness", {})
+    _expect(isinstance(fair, dict) and all(map(_number, fair.values())), path, f"{where}: fairness has no numbers")
     _expect("newcomers" not in content or _is_newcomers(content["newcomers"]), path, f"{where}: newcomers lack scores")
     _expect(_is_stop(content.get("stopped")), path, f"{where} does not tell after which round it was stopped, and why")
     summary = content.get("summary", {})

@@ -39,7 +39,7 @@ from feddwa.results import checks, content, findings, weights
 from feddwa.results.metrics import Line
 from feddwa.results.weights import JOURNAL, WEIGHTS
 from feddwa.seeds import members
-from feddwa.storage import EMPTY, GrowingFile, Mark, sum_of, write_whole
+from feddwa.storage import EMPTY, GrowingFile, Mark, is_mark, sum_of, write_whole
 from feddwa.trained import store
 from feddwa.trained.store import TrainedModels
 
@@ -110,8 +110,10 @@ class RunDirectory:
 
         A file whose bytes up to its mark have changed is refused.
         """
-        then: Mapping[str, Mark] = {} if found is None else found.facts["files"]
-        marks = {name: then.get(name, EMPTY) for name in self._files}
+        then: Any = {} if found is None else found.facts.get("files")
+        if not isinstance(then, dict) or not all(map(is_mark, then.values())):
+            raise InputError(f"{self.path}: its checkpoint does not say where the run's files stood; run anew")
+        marks: dict[str, Mark] = {name: then.get(name, EMPTY) for name in self._files}
         for name, mark in marks.items():
             self._files[name].check(mark)
         for name, mark in marks.items():

@@ -14,6 +14,7 @@ from feddwa.data.inputs import Inputs
 from feddwa.errors import InputError, shown
 
 VERSION = 3
+DTYPES = ("float32", "float64", "bfloat16", "float16")  # of parameters
 BY_CLIENT = ("clients", "train_samples", "test_samples", "accuracy", "loss")  # fields with an entry per client
 
 
@@ -104,6 +105,8 @@ def from_text(text: str | bytes, path: Path) -> ModelCard:
     lengths = {len(found[name]) for name in BY_CLIENT}
     if len(lengths) != 1:
         raise InputError(f"{path}: is damaged: its lists are not of the same clients")
+    if values["dtype"] not in DTYPES:
+        raise InputError(f"{path}: is damaged: dtype {shown(values['dtype'])}, must be one of {', '.join(DTYPES)}")
     return ModelCard(**{**found, "scale": values["scale"], "shift": values["shift"]})
 
 
