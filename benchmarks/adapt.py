@@ -1,4 +1,4 @@
-"""What a newcomer gains from the models of a run whose data it was not among.
+"""What a newcomer gains from the models of a run in which it took no part.
 
     python benchmarks/adapt.py
 
@@ -39,7 +39,7 @@ class Divided(FedDWA):
 
 
 class FineTuned(FedDWA):
-    """FedDWA whose newcomers get what those of most methods get."""
+    """FedDWA with the default newcomer rule of most methods."""
 
     def newcomer(self, trainer: Trainer, others: Others, epochs: int) -> Newcomer:
         return fine_tuned(trainer, others, epochs)

@@ -1,4 +1,4 @@
-"""Adapters of many clients on one base: one vectorised program against the plain loop, and how much memory it takes.
+"""Adapters of many clients on one base: speed of one vectorised program against the plain loop, and its memory.
 
     python benchmarks/adapters.py                                       # a small BERT, 50 clients, rank 8
     python benchmarks/adapters.py --width 1024 --layers 12 --chunk 5 --device cuda   # 151 million in its layers

@@ -1,4 +1,4 @@
-"""How much faster is one vectorised program than the plain loop? Both are timed in this run, on this machine.
+"""Speed of the vectorised program against the plain loop, both timed in one run on this machine.
 
     python benchmarks/engine.py                 # everything
     python benchmarks/engine.py cifar-cnn-20    # some cases by name
@@ -60,7 +60,7 @@ def make_engine(model: str, shape: tuple[int, ...], clients: int, samples: int, 
 
 
 def engine_on(module: nn.Module, x: np.ndarray, clients: int, batch: int, device: str) -> Engine:
-    """An engine for random labels of x, in equal shares: all but one sample of a client are trained on."""
+    """An engine on x with random labels in equal shares; each client trains on all but one sample."""
     dataset = Dataset("synthetic", x, np.random.default_rng(1).integers(0, 10, len(x)), 1, 10)
     rows = np.arange(len(x)).reshape(clients, -1)
     data = federate(dataset, Partition([own[:-1] for own in rows], [own[-1:] for own in rows]), torch.device(device))
@@ -80,7 +80,7 @@ def engine_epoch(engine: Engine) -> Callable[[], None]:
 
 
 def plain_epoch(engine: Engine, make: Callable[[], nn.Module]) -> Callable[[], None]:
-    """One local epoch of all clients as a plain loop runs it, with a module of its own for each."""
+    """One local epoch of all clients in a plain loop, with one module per client."""
     device, train = engine.data.device, engine.data.splits["train"]
     clients = []
     for index, size in zip(train.index.cpu(), train.sizes.tolist(), strict=True):
@@ -100,7 +100,7 @@ def plain_epoch(engine: Engine, make: Callable[[], nn.Module]) -> Callable[[], N
 
 
 def race(one: Callable[[], None], other: Callable[[], None], seconds: float, device: str) -> tuple[float, float]:
-    """Median times of two functions that are run in turn for about so many seconds."""
+    """Median times of two functions, run in turn for about `seconds`."""
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < 3:
@@ -156,7 +156,7 @@ def run_seeds(device: str, seconds: float) -> list[dict[str, object]]:
 
 
 def run_recipes(device: str, seconds: float) -> list[dict[str, object]]:
-    """Epochs with an optimiser or a schedule of rates against plain SGD: the ratio says how many times as long."""
+    """Epochs with an optimiser or learning-rate schedule against plain SGD, as a ratio of times."""
     name = "cifar-cnn-20" if device == "cuda" else "digits-mlp-20"
     model, shape, clients, samples, batch, _, _ = CASES[name]
     recipes: dict[str, dict[str, Any]] = {
@@ -184,7 +184,7 @@ def run_evaluation(device: str, seconds: float) -> list[dict[str, object]]:
 
 
 def evaluate_case(name: str, device: str, seconds: float) -> dict[str, object]:
-    """The loop has each client's samples on the device, as one batch."""
+    """The loop evaluates each client's samples as one batch on the device."""
     model, shape, clients, samples, batch, _, _ = CASES[name]
     engine = make_engine(model, shape, clients, samples, batch, device)
     parameters, buffers = (repeat(values, clients) for values in engine.initial())
@@ -249,7 +249,7 @@ def run_server(device: str, seconds: float, m: int = 100, size: int = 1_200_000)
 
 
 def run_networks(device: str, seconds: float) -> list[dict[str, object]]:
-    """Networks as people bring them, each with its number of clients."""
+    """Typical networks of users, each with a number of clients."""
     found = []
     for name in networks.NETWORKS:
         rows = run_network(name, device, seconds)
@@ -260,7 +260,7 @@ def run_networks(device: str, seconds: float) -> list[dict[str, object]]:
 
 
 def run_network(name: str, device: str, seconds: float, samples: int = 40) -> list[dict[str, object]]:
-    """An epoch of two batches of 20 for every client; nothing where the network cannot be made here."""
+    """An epoch of two batches of 20 for every client; None if the network cannot be built here."""
     batch, network = 20, networks.NETWORKS[name]
     if network.left_out:
         print(f"{name:<24} left out: {network.left_out}", flush=True)

@@ -1,4 +1,4 @@
-"""The benchmarks of other libraries, side by side with ours on this machine: rounds, steps, memory, accuracy.
+"""Benchmarks of other libraries side by side with ours on this machine: rounds, steps, memory, accuracy.
 
     python benchmarks/field.py pfllib --pfllib DIR --rounds 5                # PFLlib's quick start, on Fashion-MNIST
     python benchmarks/field.py pfl-cifar10 --pfl DIR --site SITE --rounds 60 # pfl-research's CIFAR-10 benchmark
@@ -140,14 +140,14 @@ class Job:
 
     @property
     def commit(self) -> str | None:
-        """Of the peer's copy, as its file commit.txt has it."""
+        """The commit of the peer's copy, from its file commit.txt."""
         if self.library not in FOLDERS:
             return None
         file: Path = getattr(self.options, self.library) / "commit.txt"
         return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
     def command(self, folder: Path) -> list[str]:
-        """That starts its runner."""
+        """The command that starts its runner."""
         words = [getattr(self.options, f"{self.library}_python", sys.executable)]
         words += [str(HERE / "peers" / f"run_{self.library}.py"), str(folder)]
         if self.library in FOLDERS:
@@ -155,7 +155,7 @@ class Job:
         return [*words, str(self.parallel)] if self.library in PARALLEL else words
 
     def environment(self) -> dict[str, str]:
-        """Of its process: packages, threads, precision, and which samples `recipes.samples` gives."""
+        """The environment of its process: packages, threads, precision, and the samples of `recipes.samples`."""
         options, paths = self.options, [*(str(path.resolve()) for path in self.options.site), str(HERE.parent / "src")]
         own = {
             "OMP_NUM_THREADS": str(max(1, options.threads // self.parallel)),
@@ -169,7 +169,7 @@ class Job:
 
 
 def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[Job, Callable[[Path], None]]]:
-    """A task on our side and on that of every peer that is given, each with what writes its data."""
+    """A task for us and for every given peer, each with the function that writes its data."""
     recipe = recipes.RECIPES[name].sized(options.share, options.clients)
     rounds = options.rounds or recipe.rounds
     task = recipes.load(name, options.share, recipe.config(rounds, options.device, options.tensor_cores, options.seed))
@@ -199,7 +199,7 @@ def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[Job, Callable
 
 
 def run(job: Job, write: Callable[[Path], None]) -> dict[str, Any]:
-    """What came out, as it is recorded."""
+    """The recorded result."""
     with tempfile.TemporaryDirectory(prefix="field-") as name:
         folder, meter = Path(name), Meter(job.options.device == "cuda")
         write(folder)
@@ -230,14 +230,14 @@ def run(job: Job, write: Callable[[Path], None]) -> dict[str, Any]:
 
 
 def check_steps(job: Job, counted: Sequence[float]) -> None:
-    """Stop unless a library has made the task's rounds, with as many steps in each."""
+    """Stop unless a library made the task's rounds with the right number of steps."""
     rounds = job.facts["rounds"]
     if len(counted) != rounds or any(abs(each - job.steps) > 1e-6 * job.steps for each in counted):
         sys.exit(f"{job.library} on {job.facts['name']}: {counted} steps, not {rounds} rounds of {job.steps:g}")
 
 
 def facts_of(job: Job) -> dict[str, Any]:
-    """What was run, where."""
+    """The task, library, hardware and versions."""
     options = job.options
     return {
         "task": job.facts["name"],

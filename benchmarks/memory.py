@@ -1,4 +1,4 @@
-"""What thousands of clients cost: device memory, host memory, disk and seconds, a JSON line for each case.
+"""The cost of thousands of clients: device memory, host memory, disk and seconds, a JSON line per case.
 
     python benchmarks/memory.py [cpu | gpu | CASE ...] [--state auto] [--limit 1500] [--out FILE.jsonl]
 
@@ -122,7 +122,7 @@ def measured(name: str, case: Case, state: str | None, limit: float) -> dict[str
 
 
 def _rounds(path: Path, cohort: int) -> dict[str, object]:
-    """Seconds of the rounds that are over."""
+    """Seconds of the finished rounds."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     rounds = [line for line in lines if "participants" in line]
     facts: dict[str, object] = {"rounds": len(rounds)}
@@ -135,7 +135,7 @@ def _rounds(path: Path, cohort: int) -> dict[str, object]:
 
 
 def _watch(process: "subprocess.Popen[str]", folder: Path, most: list[int]) -> None:
-    """Note the most bytes on disk in a folder while a process runs."""
+    """Record the peak size of a folder in bytes while a process runs."""
     while process.poll() is None:
         total = 0
         for path in folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""Networks as people bring them: recurrent ones, transformers with dropout, and those of three well-known packages.
+"""Typical networks of users: recurrent ones, transformers with dropout, and models of three packages.
 
 They are written for a module, not for this library; the last two are its own, for the next character. `make(name)` has
 the size that is timed, `make(name, tiny=True)` one that the tests train in float64 in a second.
@@ -58,7 +58,7 @@ def series_network(width: int) -> nn.Module:
 
 
 class Logits(nn.Module):
-    """A classifier of transformers, of which a training loop wants the logits."""
+    """A transformers classifier that returns its logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def vision_transformer(tiny: bool) -> nn.Module:
 
 
 def bert(tiny: bool) -> nn.Module:
-    """BERT of transformers with few and narrow layers; its dropout of 0.1 is the usual one."""
+    """BERT of transformers with few and narrow layers and the usual dropout of 0.1."""
     from transformers import BertConfig, BertForSequenceClassification
 
     width, layers = (16, 1) if tiny else (96, 2)
@@ -116,7 +116,7 @@ def bert(tiny: bool) -> nn.Module:
 
 
 def next_character(name: str, small: list[str]) -> Callable[[bool], nn.Module]:
-    """What makes a network of this library for the next character; small: the arguments of the tiny one."""
+    """A factory of a next-character network of this library; small: arguments of its tiny version."""
 
     def make(tiny: bool) -> nn.Module:
         return models.make(name, Inputs.of((7 if tiny else 80,), CHARACTERS), CHARACTERS, small if tiny else [])
@@ -126,7 +126,7 @@ def next_character(name: str, small: list[str]) -> Callable[[bool], nn.Module]:
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made, and what it reads."""
+    """How a network is built, and its input."""
 
     make: Callable[[bool], nn.Module]  # whether it is the tiny one
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ class Network:
 
     @cached_property
     def left_out(self) -> str:
-        """Why it cannot be made here, in one line; "" where it can. Packages fail to be imported in many ways."""
+        """Why it cannot be built here, in one line, or "". Imports of packages fail in many ways."""
         try:
             self.make(True)
         except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ class Network:
         return ""
 
     def samples(self, count: int, tiny: bool = False) -> np.ndarray:
-        """So many random samples."""
+        """`count` random samples."""
         rng, shape = np.random.default_rng(0), self.tiny_shape if tiny else self.shape
         if self.tokens:
             return rng.integers(0, self.tokens, (count, *shape))

@@ -44,7 +44,7 @@ def welcome(step: Stack, members: Stack, mean: Stack, power: float, seed: int) -
 
 
 def _weights(agreement: Tensor, power: float) -> Tensor:
-    """max(a, 0)^q with rows that sum to one; who agrees with nobody gets the average."""
+    """max(a, 0)^q with rows normalised to one; a row of zeros becomes uniform."""
     raised = agreement.clamp(min=0) ** power
     raised = torch.where(raised.sum(1, keepdim=True) > 0, raised, torch.ones_like(raised))
     return raised / raised.sum(1, keepdim=True)

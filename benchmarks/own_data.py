@@ -1,4 +1,4 @@
-"""How long a folder of images takes to load, the first time and from the cache, and how much memory.
+"""Time and memory to load a folder of images, the first time and from the cache.
 
     python benchmarks/own_data.py                    100,000 colour JPEGs of 64x64 pixels
     python benchmarks/own_data.py --images 10000 --side 256 --resize 64
@@ -41,7 +41,7 @@ def make(folder: Path, images: int, side: int) -> None:
 
 
 def load(folder: str, resize: str | None) -> None:
-    """Load it, bring it to the device as a run does, and print seconds and peak memory."""
+    """Load the folder, move it to the device as a run does, and print seconds and peak memory."""
     import torch
 
     from feddwa.data import partition, sources

@@ -1,4 +1,4 @@
-"""Which rate trains the networks that fit own data? Eight kinds of small own data, scored on held-out training data.
+"""Default learning rates for own data: eight kinds of small data, scored on held-out training data.
 
     python benchmarks/own_rates.py
     python benchmarks/own_rates.py digits waves               # single kinds
@@ -35,7 +35,7 @@ Client = tuple[np.ndarray, np.ndarray]
 
 
 def divided(x: np.ndarray, y: np.ndarray, clients: int, each: int | None = None) -> list[Client]:
-    """So many clients with `each` samples, or with all there are, drawn at random."""
+    """`clients` clients with `each` randomly drawn samples, or with all samples."""
     order = np.random.default_rng(0).permutation(len(y))[: None if each is None else clients * each]
     return [(x[rows], y[rows]) for rows in np.array_split(order, clients)]
 
@@ -77,7 +77,7 @@ def sentences() -> list[Client]:
 
 
 def folder(name: str, classes: int = 10, clients: int = 6, each: int = 120, side: int = 64) -> str:
-    """A folder <client>/<class>/<number>.png of photos of some classes, enlarged; it stays until the process ends."""
+    """A folder <client>/<class>/<number>.png of enlarged photos of some classes, removed when the process ends."""
     whole = sources.load(name)
     rows = np.random.default_rng(0).permutation(np.flatnonzero(np.asarray(whole.y) < classes))[: clients * each]
     place = _temporary()
@@ -107,7 +107,7 @@ class Kind:
 
     @property
     def left_out(self) -> str:
-        """Why it cannot be made here, "" where it can; what can is in the cache afterwards."""
+        """Why it cannot be made here, or ""; a kind that can be made is cached."""
         if not self.dataset:
             return ""
         if "FEDDWA_DATA" not in os.environ:
@@ -152,14 +152,14 @@ def accuracy(name: str, method: str, rate: float) -> float:
 
 
 def chosen(inputs: str, scores: Sequence[np.ndarray]) -> str:
-    """The rates' mean ranks over the rows of one kind of input in words. scores: (methods, rates) of each row."""
+    """Text with the rates' mean ranks over the rows of one kind of input. scores: (methods, rates) per row."""
     ranks = rankdata(-np.round(np.concatenate(scores), 1), axis=1).mean(0)  # of what the table shows
     told = ", ".join(f"{rate:g}: {rank:.2f}" for rate, rank in zip(RATES, ranks, strict=True))
     return f"{inputs}: {RATES[int(ranks.argmin())]:g} (mean ranks {told}); the default is {OWN_BY_KIND[inputs].lr:g}"
 
 
 def main() -> None:
-    """Print the table, a row as soon as it is there, and the choice."""
+    """Print the table row by row, and the choice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", help=f"default: all of {', '.join(KINDS)}")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")

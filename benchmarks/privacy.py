@@ -1,4 +1,4 @@
-"""What differential privacy costs and hides: rebuilds tables and the figure of docs/privacy.md.
+"""Utility, membership inference and label leakage under differential privacy: tables and figure of docs/privacy.md.
 
 FEDDWA_DATA=DIR python benchmarks/privacy.py utility        # accuracy against epsilon on digits and har
 FEDDWA_DATA=DIR python benchmarks/privacy.py utility har    # on one of them, the page's rows of the other stay
@@ -49,7 +49,7 @@ def private(budget: float, unit: str = "sample") -> dict[str, str]:
 
 
 def shown(budget: float) -> str:
-    """An epsilon, as tables have it."""
+    """An epsilon as text for tables."""
     return "none" if math.isinf(budget) else f"{budget:g}"
 
 
@@ -78,7 +78,7 @@ def utility(datasets: Sequence[str]) -> None:
 
 
 def known() -> dict[str, dict[float, Row]]:
-    """What the page's table has."""
+    """The numbers of the page's table."""
     found: dict[str, dict[float, Row]] = {}
     match = block("utility").search(PAGE.read_text(encoding="utf-8"))
     for line in match[2].splitlines()[2:] if match else ():
@@ -104,7 +104,7 @@ def draw(found: dict[str, dict[float, Row]]) -> None:
 
 
 def audit() -> None:
-    """Table of what `feddwa audit privacy` prints of runs without and with noise."""
+    """Table of `feddwa audit privacy` for runs without and with noise."""
     heads = "method", "epsilon", "accuracy", "AUC, loss", "AUC, reference", "true positives, loss", "label counts"
     lines = []
     for method in ("local", "feddwa"):
@@ -126,7 +126,7 @@ def audited(method: str, budget: float) -> list[str]:
 
 
 def labels() -> None:
-    """Table of how well label counts can be read where clients noise what they send; mean over three seeds."""
+    """Table of label-count leakage when clients add noise to their updates; mean over three seeds."""
     methods, lines = ("fedavg", "feddwa"), []
     for budget in LOCAL:
         values = [sum(read(method, budget, seed) for seed in range(3)) / 3 for method in methods]

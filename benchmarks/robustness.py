@@ -1,4 +1,4 @@
-"""What sick and hostile clients do to the others: rebuilds the tables and the figure of docs/robustness.md.
+"""Accuracy under faults and attacks: tables and figure of docs/robustness.md.
 
 python benchmarks/robustness.py grid --jobs 2     # runs what results/robustness has not yet, then the page
 python benchmarks/robustness.py tables            # page and figure, from what there is
@@ -49,7 +49,7 @@ def between(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 def renewed(text: str, store: Store) -> str:
-    """The page with the tables of what is stored; those of which nothing has been run yet stay."""
+    """The page with tables from the stored cells; tables without any cell stay as they are."""
     for name, lines in tables(store).items():
         found = list(lines)
         if any(re.search(r"\d\.\d", line) for line in found):

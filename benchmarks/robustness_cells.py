@@ -1,4 +1,4 @@
-"""What docs/robustness.md is made of: runs under attack, stored one by one, so that they can be stopped and continued.
+"""The runs behind docs/robustness.md, stored one by one so that the grid can be stopped and continued.
 
 A cell is one method under one attack and one defence, on one dataset; its seeds are trained in lockstep. A line of
 results/robustness/DATASET.jsonl is a cell.
@@ -55,7 +55,7 @@ CANDIDATES = {name: OF_ROWS if name.startswith("feddwa") else OF_ONE for name in
 
 @dataclass(frozen=True)
 class Cell:
-    """What is run."""
+    """The setting of a run."""
 
     dataset: str
     algorithm: str
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of `feddwa.run`."""
+        """The options of `feddwa.run`."""
         return DATASETS[self.dataset] | SETTINGS[self.setting] | {
             "algorithm": self.algorithm, "attack": f"{self.attack}={self.share}" if self.attack else "",
             "defence": self.defence, "validation": 0.2 if self.choice else 0.0,
@@ -77,7 +77,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out, by seed."""
+    """Results by seed."""
 
     honest: list[float]  # percent after the last round, mean over honest clients; on held-out data where chosen by
     accuracy: list[list[float | None]]  # of every client on test data; None of attackers
@@ -93,12 +93,12 @@ class Outcome:
 
     @property
     def worst(self) -> float:
-        """The same of the worst tenth of them."""
+        """Accuracy of their worst tenth, mean over seeds."""
         found = [fairness(np.array(own, dtype=float)) for own in self.accuracy]
         return mean(each.worst_tenth for each in found if each is not None)
 
     def of(self, attacked: Self) -> float:
-        """The accuracy of those clients alone who are honest in another outcome."""
+        """The mean accuracy over the clients that are honest in another outcome."""
         pairs = zip(self.accuracy, attacked.accuracy, strict=True)
         return mean(mean(a for a, b in zip(*pair, strict=True) if a is not None and b is not None) for pair in pairs)
 
@@ -142,7 +142,7 @@ class Store(dict[Cell, Outcome]):
                 self[Cell(**line["cell"])] = Outcome(**line["outcome"])
 
     def add(self, cell: Cell, outcome: Outcome) -> None:
-        """Put a cell at the end of its file."""
+        """Append a cell to its file."""
         self[cell] = outcome
         self.folder.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"cell": asdict(cell), "outcome": asdict(outcome)}, separators=(",", ":"))
@@ -150,7 +150,7 @@ class Store(dict[Cell, Outcome]):
             file.write(line + "\n")
 
     def chosen(self, algorithm: str) -> str | None:
-        """The defence of the best worst case on held-out data, then by the mean; None while some are missing."""
+        """The defence with the best worst case on held-out data, ties by the mean; None while cells are missing."""
         scores = {}
         for defence in CANDIDATES[algorithm]:
             cells = choice_cells(algorithm, defence)
@@ -162,13 +162,13 @@ class Store(dict[Cell, Outcome]):
 
 
 def choice_cells(algorithm: str, defence: str) -> list[Cell]:
-    """What a defence is chosen by, for all datasets; first without an attack."""
+    """The cells by which a defence is chosen, the first without an attack."""
     attacks = [("", 0.0), *((attack, CHOICE_SHARE) for attack in CHOICE_ATTACKS)]
     return [Cell("digits", algorithm, *attack, defence=defence, choice=True) for attack in attacks]
 
 
 def grid_cells(dataset: str, algorithm: str, share: float, defence: str) -> list[Cell]:
-    """A method under no attack, then under every attack by this share."""
+    """A method without attack, then under every attack with this share."""
     attacks = [("", 0.0), *((attack, share) for attack in ATTACKS[dataset])]
     return [Cell(dataset, algorithm, *attack, defence) for attack in attacks]
 
@@ -186,12 +186,12 @@ def cost_cells(store: Store, division: str) -> list[Cell]:
 
 
 def absence_cells(algorithm: str) -> list[Cell]:
-    """A method whose clients drop out, from nobody on."""
+    """A method with increasing shares of absent clients, from 0."""
     return [Cell("digits", algorithm, setting=setting) for setting in (USUAL, *ABSENT)]
 
 
 def stages(store: Store) -> Iterator[list[Cell]]:
-    """All cells in the order in which they are computed: what comes later depends on the defences chosen before."""
+    """All cells in running order; later ones depend on the defences chosen by earlier ones."""
     for share, name in itertools.product(SHARES, reversed(METHODS)):
         yield [cell for dataset in DATASETS for cell in grid_cells(dataset, name, share, NONE)]
         yield [cell for defence in CANDIDATES[name] for cell in choice_cells(name, defence)]
@@ -203,14 +203,14 @@ def stages(store: Store) -> Iterator[list[Cell]]:
 
 
 def fill(store: Store, jobs: int) -> None:
-    """Compute all that is missing."""
+    """Compute all missing cells."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for cells in stages(store):
             compute_missing(store, cells, pool)
 
 
 def compute_missing(store: Store, cells: Sequence[Cell], pool: ProcessPoolExecutor) -> None:
-    """Compute those of the cells that are not stored."""
+    """Compute the cells that are not stored."""
     missing = [cell for cell in dict.fromkeys(cells) if cell not in store]
     running = {pool.submit(compute, cell.options): cell for cell in missing}
     for done, future in enumerate(as_completed(running), 1):

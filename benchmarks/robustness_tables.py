@@ -1,4 +1,4 @@
-"""The tables of docs/robustness.md, from stored cells; what is not there yet is a dash, and counted."""
+"""The tables of docs/robustness.md from stored cells; missing cells are dashes and counted."""
 
 import itertools
 from collections.abc import Collection, Iterator
@@ -33,7 +33,7 @@ ALLOWED = 2.0  # points that a fifth of attackers may cost
 
 
 def lost_table(store: Store) -> Iterator[str]:
-    """What a fifth of attackers cost the same honest clients, in points of the accuracy without attack or defence."""
+    """Points that a fifth of attackers cost the same honest clients, against no attack and no defence."""
     yield from _head("data", "method", "no attack", "worst attack", "best defence", "mean", "worst attack", "within 2")
     for dataset, algorithm in itertools.product(DATASETS, METHODS):
         best, clean = store.chosen(algorithm), store.get(Cell(dataset, algorithm))
@@ -44,7 +44,7 @@ def lost_table(store: Store) -> Iterator[str]:
 
 
 def _lost(found: dict[str, float]) -> str:
-    """Mean, worst, and how many cost no more than is allowed."""
+    """Mean and worst loss, and the number of attacks within the allowed loss."""
     if not found:
         return "- | - | -"
     within = f"{sum(lost <= ALLOWED for lost in found.values())} of {len(found)}"
@@ -52,7 +52,7 @@ def _lost(found: dict[str, float]) -> str:
 
 
 def losses(store: Store, dataset: str, algorithm: str, defence: str, share: float = 0.2) -> dict[str, float]:
-    """Attack -> points lost by those who are honest, of the attacks that have been run."""
+    """Attack -> points lost by honest clients, for attacks with results."""
     clean, found = store.get(Cell(dataset, algorithm)), {}
     for attack in ATTACKS[dataset]:
         attacked = store.get(Cell(dataset, algorithm, attack, share, defence))
@@ -62,7 +62,7 @@ def losses(store: Store, dataset: str, algorithm: str, defence: str, share: floa
 
 
 def choice_table(store: Store) -> Iterator[str]:
-    """Defences on held-out training data of digits, of seeds that no other table has."""
+    """Defences on held-out training data of digits, with seeds of no other table."""
     yield from _head("method", "defence", "no attack", "mean over attacks", "worst attack")
     for algorithm in METHODS:
         for defence in CANDIDATES[algorithm]:
@@ -102,7 +102,7 @@ def backdoor_table(store: Store) -> Iterator[str]:
 
 
 def weight_table(store: Store) -> Iterator[str]:
-    """What of their weight honest clients give to a fifth of attackers, in percent; no defence."""
+    """Share of their weight that honest clients give to a fifth of attackers, in percent, without a defence."""
     names = ("fedavg", "feddwa", "feddwa_plus")
     yield from _head("attack", *(f"{TITLES[name]}, {dataset}" for dataset in DATASETS for name in names))
     for attack in ATTACKS["digits"]:
@@ -129,7 +129,7 @@ def collusion_table(store: Store) -> Iterator[str]:
 
 
 def cost_table(store: Store) -> Iterator[str]:
-    """What defences cost FedDWA+ without attackers, on digits divided in other ways."""
+    """Accuracy of FedDWA+ with defences but no attackers, on five divisions of digits."""
     yield from _head("partition", *(_shown(cell.defence) for cell in cost_cells(store, DIVISIONS[0])))
     for division in DIVISIONS:
         told = (_mean(store.get(cell)) for cell in cost_cells(store, division))
@@ -137,7 +137,7 @@ def cost_table(store: Store) -> Iterator[str]:
 
 
 def limits_table(store: Store) -> Iterator[str]:
-    """FedDWA where top-K cannot leave attackers out, and what of their weight these get in the first five rounds."""
+    """FedDWA where top-K cannot exclude attackers, and their share of the weight in the first five rounds."""
     yield from _head("setting", "no attack", *(f"{attack}, 30%" for attack in LOUD))
     for setting in LIMITS:
         outcomes = [store.get(cell) for cell in limit_cells(setting)]
@@ -147,7 +147,7 @@ def limits_table(store: Store) -> Iterator[str]:
 
 
 def dropout_table(store: Store) -> Iterator[str]:
-    """Accuracy where clients drop out of rounds: mean, and each seed."""
+    """Accuracy with absent clients: mean, and each seed."""
     yield from _head("method", *(f"{share} of the clients absent" for share in ("none", "20 %", "50 %")))
     for algorithm in ("feddwa", "fedavg", "local"):
         found = [store.get(cell) for cell in absence_cells(algorithm)]
@@ -165,14 +165,14 @@ def _shares() -> list[str]:
 
 
 def _outcomes(store: Store, dataset: str, algorithm: str, attack: str) -> list[Outcome | None]:
-    """By share, without a defence and with the best one; None of what has not been run."""
+    """Outcomes by share, without a defence and with the best one; None without results."""
     best = store.chosen(algorithm)
     options = [(share if attack else 0.0, defence) for defence in (NONE, best) for share in SHARES]
     return [store.get(Cell(dataset, algorithm, attack, *own)) if own[1] else None for own in options]
 
 
 def _run(store: Store, cells: Collection[Cell]) -> Iterator[str]:
-    """How many of these cells there are."""
+    """A line with the number of cells that have been run."""
     known = sum(cell in store for cell in cells)
     yield ""
     yield f"{known} of {len(cells)} cells have been run{'; nothing or - stands for the others' * (known < len(cells))}."

@@ -1,4 +1,4 @@
-"""What dividing clients among processes gives on one machine: rounds of `feddwa run` with more and more workers.
+"""Speed-up from dividing clients among processes of one machine: rounds of `feddwa run` by number of workers.
 
     python benchmarks/shards.py [--workers 1 2] [--model cifar-cnn] [--clients 20] [--samples 200] [--rounds 4]
 
@@ -35,7 +35,7 @@ sys.exit(status)
 
 
 def images() -> Dataset:
-    """The data, which every process makes for itself."""
+    """The data, generated in every process."""
     count = int(os.environ[SAMPLES])
     rng, test = np.random.default_rng(0), count // TEST
     x = rng.integers(0, 256, (count + test, 3, 32, 32)).astype(np.uint8)

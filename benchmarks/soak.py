@@ -1,4 +1,4 @@
-"""A federation that is maltreated for hours, against the simulator: python benchmarks/soak.py --nodes 24 --rounds 200
+"""Soak test of a federation against the simulator: python benchmarks/soak.py --nodes 24 --rounds 200
 
 Every few rounds SuperNodes or the SuperLink are killed (SIGKILL) and started again; every request of a node may be
 delayed, or sent twice (benchmarks/unreliable.py). Then the simulator runs the same configuration and is told who was
@@ -70,7 +70,7 @@ class UnreliableFederation(LocalFederation):
 
 @dataclass
 class Soak:
-    """A federated run under kills, and what was seen of it."""
+    """A federated run under kills, with its observations."""
 
     federation: UnreliableFederation
     config: FlowerConfig
@@ -93,12 +93,12 @@ class Soak:
         self.run = self.federation.control.start(self.federation.app, self.config)
 
     def rounds(self) -> int:
-        """Rounds that are over."""
+        """Number of finished rounds."""
         path = self.out / METRICS
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def last(self, ends: float) -> None:
-        """Run all rounds, or as many as there are at the time `ends`."""
+        """Run until all rounds are finished or the time `ends` has come."""
         self.submit()
         next_kill = self.every
         while (status := self.status()) is None or status.status != "finished":
@@ -114,13 +114,13 @@ class Soak:
             raise RuntimeError("".join(self.federation.control.log(self.run)))
 
     def status(self) -> RunStatus | None:
-        """That of the run; None where the SuperLink is too busy: its database is locked, and it answers 500."""
+        """The status of the run; None if the SuperLink answers 500 because its database is locked."""
         with contextlib.suppress(httpx.HTTPStatusError, httpx.TransportError):
             return self.federation.control.status(self.run)
         return None
 
     def kill(self) -> None:
-        """Kill one to three nodes or, the second time and every third one from there, the SuperLink; at any moment."""
+        """Kill one to three nodes at any moment; the second time, and every third time after it, the SuperLink."""
         time.sleep(self.rng.uniform(0, 5))
         self.times += 1
         if self.times % 3 == 2:
@@ -141,14 +141,14 @@ class Soak:
         return {int(name[5:]) for name in self.federation.processes.ended() if name.startswith("node-")}
 
     def nurse(self) -> None:
-        """Start nodes that have ended again, as a service manager does."""
+        """Restart nodes that have ended, as a service manager does."""
         for node in self.away():
             if time.monotonic() > self.started.get(node, 0) + AGAIN:
                 self.federation.start_node(node)
                 self.started[node] = time.monotonic()
 
     def watch(self) -> None:
-        """Note whose memory of which round is on disk and, once a round, what processes and files there are."""
+        """Record the clients' memory files by round and, once a round, processes and files."""
         for file in self.memory_folder.glob("*/*/round-*.safetensors"):
             self.trained[int(file.parent.name)].add(int(checkpoint.NAME.fullmatch(file.name)[1]))  # type: ignore[index]
         if self.seen == self.rounds():  # before the first round is over, processes are still starting
@@ -165,7 +165,7 @@ class Soak:
 
 
 class Told(Faults):
-    """Absences as a federation had them."""
+    """The absences of a federation."""
 
     def __init__(self, missing: dict[int, set[int]], trained: dict[int, set[int]]) -> None:
         """missing: round -> clients; trained: client -> rounds that it trained, whether or not its reply arrived."""
@@ -179,13 +179,13 @@ class Told(Faults):
         return self._missing(cohort, True)
 
     def _missing(self, cohort: Cohort, trained: bool) -> Tensor:
-        """(m,) bool: whose update did not count and who had trained all the same, or who had not."""
+        """(m,) bool: clients whose update did not count, by whether they had trained."""
         away = self.missing.get(cohort.round, set())
         return torch.tensor([i in away and (cohort.round in self.trained[i]) == trained for i in cohort.ids.tolist()])
 
 
 def compare(soak: Soak) -> dict[str, float]:
-    """Largest differences to the simulator that is told the same absences.
+    """Largest differences to a simulator with the same absences.
 
     Returns those of single clients' accuracies (points), mean losses and parameters of the final models.
     """
@@ -221,7 +221,7 @@ def compare(soak: Soak) -> dict[str, float]:
 
 
 def report(soak: Soak, minutes: float) -> list[str]:
-    """Print what was seen; returns what must not be."""
+    """Print the observations; return the failures."""
     lines, forwarder = read_lines(soak.out / METRICS), soak.federation.forwarder
     reasons = Counter(
         why.partition(":")[0] for line in lines for why, those in line.get("missing", {}).items() for _ in those
@@ -251,7 +251,7 @@ def report(soak: Soak, minutes: float) -> list[str]:
 def soaked(
     folder: Path, nodes: int, rounds: int, minutes: float, every: int, seed: int, deadline: float, algorithm: str
 ) -> list[str]:
-    """Run a federation in a new folder and compare it; returns what is wrong."""
+    """Run a federation in a new folder, compare it, and return the failures."""
     began = time.monotonic()
     options = {"algorithm": algorithm, "clients": nodes, "rounds": rounds, "seed": seed, "model": "mlp"}
     config = FlowerConfig(

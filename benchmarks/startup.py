@@ -1,4 +1,4 @@
-"""How long commands take that train nothing, against `python -c pass`: python benchmarks/startup.py [REPEATS]
+"""Start-up time of commands that do not train, against `python -c pass`: python benchmarks/startup.py [REPEATS]
 
 The best of several runs of a process each, in turn: CPU time (user and system) and wall time. No command may import
 torch (tests/test_startup.py), which takes seconds.

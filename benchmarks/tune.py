@@ -1,4 +1,4 @@
-"""What does a stack of 32 trials cost, held against 32 trials one by one? Both are timed in this run, in turn.
+"""The cost of a stack of 32 trials against 32 trials one by one, timed in turn in one run.
 
     python benchmarks/tune.py                          # digits MLP and CIFAR CNN, on the device that there is
     python benchmarks/tune.py digits-mlp --methods fedavg feddwa --device cpu
@@ -53,7 +53,7 @@ def make_task(shape: tuple[int, ...], clients: int, train: int, test: int) -> Ta
 
 
 def trial_configs(config: RunConfig, count: int) -> list[RunConfig]:
-    """So many trials: every dimension at a value of its own."""
+    """`count` trials, every dimension with its own values."""
     levels = {each.key: each.levels(count) for each in space_of(config) if not each.tried.choices}
     values = ({key: own[number % len(own)] for key, own in levels.items()} for number in range(count))
     return [applied(config, own).resolved() for own in values]
@@ -64,7 +64,7 @@ PARTS = ("training", "scoring", "server", "stacking", "setup")
 
 @contextmanager
 def watched(seconds: dict[str, float], device: torch.device):
-    """Note how long each of PARTS takes; what is called within another part counts for the inner one."""
+    """Time each of PARTS; nested calls count for the inner part only."""
     inner = [0.0]  # seconds of parts that have ended within the one that goes on
     places = [
         ("training", Engine, "advance"), ("scoring", Engine, "score"), ("server", JointCall, "serve"),

@@ -59,7 +59,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, *_: object) -> None:
-        """A node that was killed, or a SuperLink that is away."""
+        """A killed node, or a SuperLink that is down."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def _pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes] | None:
-        """(status, headers, content) of the SuperLink's answer; None where it is away."""
+        """(status, headers, content) of the SuperLink's answer; None if it is down."""
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
         for _ in range(2):  # a connection that was kept open may have ended meanwhile
             try:

@@ -1,4 +1,4 @@
-"""What every runner of this folder measures with, in its own process. Imports torch and nothing of feddwa.
+"""The clock of every runner in this folder, used in the peer's process. Imports torch and nothing of feddwa.
 
 A round lasts from the sampling of its clients to the server's new state. Evaluation within it is taken off. On a GPU
 the clock waits for the device before it is read.
@@ -39,13 +39,13 @@ class Clock:
         self._hook = register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._count(skip(optimizer)))
 
     def begin(self) -> None:
-        """A round begins."""
+        """Begin a round."""
         if not self.rounds:
             self.setup = since_start()
         self._counted, self._evaluated, self._begun = 0, 0.0, now()
 
     def end(self, steps: int | None = None) -> None:
-        """The round is over; steps: of all its clients, where other processes have made them."""
+        """End the round; steps: of all its clients, if other processes made them."""
         assert self._begun is not None
         self.rounds.append(now() - self._begun - self._evaluated)
         self.steps.append(self._counted if steps is None else steps)
@@ -53,14 +53,14 @@ class Clock:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """What is done inside is no part of a round."""
+        """Exclude the enclosed work from the round."""
         start = now()
         yield
         self.evaluations.append(now() - start)
         self._evaluated += self.evaluations[-1]
 
     def write(self, folder: Path, accuracy: float, packages: Iterable[str], **facts: Any) -> None:
-        """Leave the result, and count no more: see `leave`. packages: whose versions are told."""
+        """Write the result and stop counting: see `leave`. packages: whose versions to record."""
         self._hook.remove()
         measured = {"rounds": self.rounds, "steps": self.steps, "evaluations": self.evaluations, "setup": self.setup}
         known = {"python": platform.python_version(), "torch": torch.__version__, **versions(packages)}
@@ -76,7 +76,7 @@ def since_start() -> float:
 
 
 def leave(folder: Path, **result: Any) -> None:
-    """Write what was measured: rounds, steps, evaluations, setup, versions, and accuracy.
+    """Write the measurements: rounds, steps, evaluations, setup, versions, and accuracy.
 
     The accuracy is that of the last global model on all test samples, in percent.
     """
@@ -84,7 +84,7 @@ def leave(folder: Path, **result: Any) -> None:
 
 
 def now() -> float:
-    """Seconds, when the device has done what it was given."""
+    """Seconds, after the device has finished its work."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -151,7 +151,7 @@ def replace_missing(names: Iterable[str]) -> list[str]:
 
 
 class _Missing(ModuleType):
-    """A package that is not installed: it can be imported from, and what is imported raises when it is called."""
+    """A stand-in for a missing package: its names can be imported and raise when called."""
 
     __path__: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""Data as the peers read them, written from our division: the same samples, in the same clients."""
+"""Our data and division in the peers' formats: the same samples in the same clients."""
 
 import json
 import pickle
@@ -56,7 +56,7 @@ def channels_last(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def write_nothing(task: Task, folder: Path) -> None:
-    """Our side divides the samples itself, by the same seed."""
+    """Nothing to write: our side divides the samples by the same seed."""
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Peak memory of a process and of all that it started, on the host and on the GPU, looked at while they run."""
+"""Peak host and GPU memory of a process and its descendants, sampled while they run."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ EVERY = 0.5  # seconds
 
 
 class Meter(threading.Thread):
-    """Watches a process until it is told to stop. Peaks in MiB; device: None without a GPU.
+    """Samples a process until stopped. Peaks in MiB; device: None without a GPU.
 
     host: the sum of the processes' proportional shares (PSS), so that pages in common count once. device: memory in use
     on the GPU beyond what was in use before.
@@ -61,7 +61,7 @@ def tree(root: int) -> Iterator[int]:
 
 
 def share_of(pid: int) -> float:
-    """MiB of a process: its proportional share, its resident size where the kernel does not tell that."""
+    """MiB of a process: proportional set size, or resident size if the kernel lacks the former."""
     for name, word in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
         try:
             lines = Path("/proc", str(pid), name).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The tasks of benchmarks/field.py: what is trained, on which samples, and who else can do it."""
+"""The tasks of benchmarks/field.py: network, samples, and the peers that can run them."""
 
 import os
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Recipe:
         return replace(self, clients=clients, per_round=min(self.per_round, clients))
 
     def config(self, rounds: int, device: str, tensor_cores: bool, seed: int) -> RunConfig:
-        """The configuration of our side."""
+        """Our configuration."""
         return RunConfig(
             algorithm="fedavg",
             dataset=f"{Path(__file__).resolve()}:samples",
@@ -149,7 +149,7 @@ def samples() -> Dataset:
 
 
 def part_of(dataset: Dataset, share: float) -> Dataset:
-    """The first rows of both parts, so large a share of each."""
+    """The first `share` of the rows of both parts."""
     train, test = (round(share * count) for count in (dataset.train_count, len(dataset.y) - dataset.train_count))
     rows = np.r_[:train, dataset.train_count : dataset.train_count + test]
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], train_count=train)
@@ -164,13 +164,13 @@ def made(shape: tuple[int, ...]) -> Dataset:
 
 
 def load(name: str, share: str, config: RunConfig) -> Task:
-    """The samples of a task and their division, as our side has them."""
+    """The samples of a task and their division."""
     os.environ[CHOSEN] = f"{name} {share}"
     return load_task(config)
 
 
 def work(recipe: Recipe, task: Task) -> tuple[float, float]:
-    """Steps and samples of a round, of all its clients together; the mean where these are drawn."""
+    """Steps and samples of a round over all its clients; the mean if clients are sampled."""
     options = recipe.options
     width, epochs = options["batch_size"], options.get("epochs", 1)
     sizes = np.array([len(rows) for rows in task.partition.train])

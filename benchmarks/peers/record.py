@@ -14,7 +14,7 @@ COLUMNS += ("set-up s", "evaluation s", "all s", "rounds")
 
 
 def figures(measured: dict[str, Any], steps: float, samples: float, first: int) -> dict[str, Any]:
-    """What was measured, with rates in place of the single rounds; the first rounds do not count."""
+    """The measurements, with rates instead of single rounds; the first rounds are dropped."""
     rounds, evaluations = measured["rounds"][first:], measured["evaluations"]
     seconds = statistics.median(rounds)
     others = {key: value for key, value in measured.items() if key not in ("rounds", "steps", "evaluations")}
@@ -64,5 +64,5 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
 
 
 def label(case: dict[str, Any]) -> str:
-    """The library, and its processes where they are several."""
+    """The library, with its number of processes if above one."""
     return case["library"] + (f", {case['parallel']} processes" if case["parallel"] > 1 else "")

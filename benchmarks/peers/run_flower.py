@@ -38,7 +38,7 @@ def task() -> dict[str, Any]:
 
 @cache
 def arrays() -> tuple[np.ndarray, Tensor, Any]:
-    """Images (bytes, not read before they are used), targets, row numbers."""
+    """Images (bytes, memory-mapped), targets, row numbers."""
     folder = Path(os.environ[FOLDER])
     y = torch.from_numpy(np.load(folder / "y.npy"))
     return np.load(folder / "x.npy", mmap_mode="r"), y, np.load(folder / "rows.npz")
@@ -53,7 +53,7 @@ def data_of(part: str) -> TensorDataset:
 
 
 def network() -> nn.Module:
-    """The task's network, as our side makes it."""
+    """The task's network, built by our library."""
     from feddwa import models
 
     torch.manual_seed(task()["seed"])
@@ -118,7 +118,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 @torch.no_grad()
 def accuracy_of(model: nn.Module) -> float:
-    """In percent, on all test samples."""
+    """Accuracy in percent on all test samples."""
     loader, device = DataLoader(data_of("test"), 500), task()["device"]
     right = sum(int((model(x.to(device)).argmax(1) == y.to(device)).sum()) for x, y in loader)
     return 100 * right / len(loader.dataset)

@@ -1,4 +1,4 @@
-"""Our side of benchmarks/field.py: `feddwa.run` as everybody calls it, run directory included.
+"""Our side of benchmarks/field.py: `feddwa.run` with its run directory.
 
     python run_ours.py FOLDER
 
@@ -22,7 +22,7 @@ from feddwa.results.provenance import made_by
 
 
 class Watch(feddwa.Callback):
-    """Seconds of rounds: from one to the next, less what evaluation took. FLOPs of their training."""
+    """Seconds from round to round without evaluation, and FLOPs of training."""
 
     def __init__(self) -> None:
         self.rounds: list[float] = []
@@ -53,7 +53,7 @@ def batch_flops(module: torch.nn.Module, shape: tuple[int, ...], width: int) -> 
 
 
 def steps_in(flops: torch.Tensor, sample: float, width: int, epochs: int) -> int:
-    """Steps of clients that have spent `flops` (m,) in so many epochs; sample: FLOPs of a sample's share of a step."""
+    """Steps of clients from their `flops` (m,) over `epochs`; sample: FLOPs per sample of a step."""
     batches = flops / sample / epochs / width  # short ones count as the part of a batch that they are
     return int((batches - 1e-6).ceil().sum()) * epochs
 

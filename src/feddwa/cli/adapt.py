@@ -55,7 +55,7 @@ def adapt_command(config: AdaptConfig) -> int:
 
 
 def _show(found: "Adapted", clients: int) -> None:
-    """Three accuracies on the held-out samples, or losses, and where the model comes from."""
+    """Print accuracy (or loss) on held-out samples (trained alone, clients' mean, adapted) and the model's origin."""
     facts = found.facts()
     print(f"{facts['train_samples']} samples to train on, {facts['held_out']} held out, on which:")
     titles = {

@@ -44,7 +44,7 @@ def doctor_command(config: DoctorConfig) -> int:
 
 
 def _show(console: "Console", title: str, findings: "Iterable[Finding]") -> "list[Finding]":
-    """What is wrong comes first, the rest in the order in which it was looked at."""
+    """Problems first, the rest in the order of the checks."""
     from feddwa.report.terminal import show_finding
 
     console.print(f"\n{title}", style="bold", highlight=False)

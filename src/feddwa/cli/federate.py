@@ -66,7 +66,7 @@ def federate_command(options: FederateConfig) -> int:
 
 
 def _begin(path: Path, options: FederateConfig) -> None:
-    """Write down the options of federations, one for each seed; those that go on must have the same."""
+    """Write the options of the federations, one per seed; a continued one must have the same options."""
     from feddwa.results.runs import check_free, unfinished
     from feddwa.storage import write_whole
 

@@ -29,7 +29,7 @@ class LeaderboardConfig:
 
 
 def leaderboard_command(config: LeaderboardConfig) -> int:
-    """`feddwa leaderboard`: methods that went wrong have no place in it; 1 where that is all of them, else 0."""
+    """`feddwa leaderboard`: failed methods are excluded; exit status 1 if all failed, else 0."""
     from feddwa.report.terminal import make_console
     from feddwa.results.methods import by_method, by_setting
     from feddwa.results.record import read

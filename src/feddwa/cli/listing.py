@@ -1,4 +1,4 @@
-"""`feddwa list`: what there is by name, and what is known of each without importing it."""
+"""`feddwa list`: names of algorithms, datasets and others with their facts, read without importing them."""
 
 import ast
 import dataclasses
@@ -75,7 +75,7 @@ class ListConfig:
     name: Annotated[str, Option(metavar="[NAME]", positional=True)] = ""
     """One of them, or a reference such as FILE.py:CLASS."""
     json: bool = False
-    """As JSON: name -> what is known of it."""
+    """As JSON: name -> facts."""
 
 
 def list_command(config: ListConfig) -> int:
@@ -132,7 +132,7 @@ def _entry(registry: Registry, name: str) -> Entry:
 
 
 def _printable(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """Parameters as JSON can hold them: types by name, objects as text, and None where there is no default."""
+    """Parameters for JSON: types by name, objects as text, None without a default."""
     plain = (bool, int, float, str, tuple, list, type(None))
     return {
         name: Parameter(
@@ -146,7 +146,7 @@ def _printable(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def _known(kind: str, entry: Entry) -> dict[str, Any]:
-    """What is told of an entry: facts by name, the hyper-parameters, and of an algorithm its traffic and cost."""
+    """Details of an entry: facts by name, hyper-parameters, and for an algorithm traffic and cost."""
     if kind != "algorithm":
         known = {**entry.facts, "description": "" if entry.doc == entry.facts["summary"] else entry.doc}
     else:

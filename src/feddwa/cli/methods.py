@@ -42,7 +42,7 @@ Several = TypeVar("Several", bound=SeveralOptions)
 def prepared(
     console: "Console", config: Several, out: Path, task: "Task", brought: Container[str]
 ) -> tuple[Several, dict[str, RunConfig]]:
-    """Options with all that the task decides, and the completed configuration of every method that is left.
+    """Options completed by the task, and the completed configuration of every remaining method.
 
     What was decided, measured and left out is printed. brought: names that a group stands for; those that do not suit
     the task are left out, others raise.
@@ -64,7 +64,7 @@ def prepared(
 
 
 def told(console: "Console", config: RunConfig, task: "Task") -> RunConfig:
-    """A configuration with what its data decide; printed are what was left open and what was done to the data."""
+    """A configuration completed by its data. Prints the chosen defaults and the changes made to the data."""
     from feddwa.rates import decided
 
     known, lines = decided(config, task)
@@ -116,7 +116,7 @@ def filled_in(config: Several, first: RunConfig) -> Several:
 
 
 def method_configs(config: SeveralOptions, out: Path) -> dict[str, RunConfig]:
-    """One configuration per algorithm; a --param goes to the algorithms that have it, one of what they share to all."""
+    """One configuration per algorithm. A --param of an algorithm goes to those that have it, any other to all."""
     require(len(config.algorithms) > 0, "--algorithms", config.algorithms, "one name or more")
     names = {label(name): located(name) for name in config.algorithms}
     labels = [label(name) for name in config.algorithms]

@@ -85,7 +85,7 @@ class Argument(NamedTuple):
         return self.default is dataclasses.MISSING
 
     def read(self, given: Any) -> Any:
-        """The value of what was given, of its type and within the bounds of the type."""
+        """The parsed value, of the option's type and within its bounds."""
         value = given if self.plain is str else params.parse(given, self.type)
         return params.typed(self.label, value, self.type)
 

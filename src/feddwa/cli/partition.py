@@ -1,4 +1,4 @@
-"""`feddwa partition`: who has which data."""
+"""`feddwa partition`: draw how the data are divided among clients."""
 
 import dataclasses
 from dataclasses import dataclass

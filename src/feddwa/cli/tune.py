@@ -73,7 +73,7 @@ def check_engine() -> None:
 
 
 def _same(config: TuneConfig, stored: TuneConfig, out: Path) -> TuneConfig:
-    """What goes on in a directory; raises InputError where something else is asked for there."""
+    """The search that a directory holds; InputError if other options are given for it."""
     first = next(iter(method_configs(config, out).values())).resolved()
     filled = filled_in(config, first)
     for field in dataclasses.fields(TuneConfig):

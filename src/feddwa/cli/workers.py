@@ -23,7 +23,7 @@ class WorkerOptions:
     """Processes that the clients of a run are divided among."""
 
     def check_workers(self) -> None:
-        """Raise InputError unless so many processes can be started here."""
+        """Raise InputError unless this number of processes can be started."""
         require(self.workers >= 1, "--workers", self.workers, "at least 1")
         if self.workers > 1 and launched():
             ranks = os.environ["WORLD_SIZE"]
@@ -52,7 +52,7 @@ def with_workers(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _processes(count: int, store: str) -> Iterator[Sequence["subprocess.Popen[bytes]"]]:
-    """Ranks 1, 2, ... of so many; none is left when the context ends."""
+    """Start ranks 1, 2, ..., `count` - 1, and end them with the context."""
     paths = [str(Path(feddwa.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     nothing, environment = subprocess.DEVNULL, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     processes = []

@@ -54,7 +54,7 @@ def _measure(measure: Measure) -> dict[str, Any]:
 
 
 def method_numbers(method: Method) -> dict[str, Any]:
-    """What is drawn of a method; curves and what it had spent by then have a value a round."""
+    """The chart data of a method; curves and cumulative costs have one value per round."""
     return {
         "name": method.name,
         "mark": method.standing if method.sound else "went wrong",
@@ -101,7 +101,7 @@ def _run(run: Record, local: Record | None, step: int) -> dict[str, Any]:
 
 
 def _presence(run: Record) -> dict[str, Any] | None:
-    """Whose updates counted, round by round, and whose did not, by reason; None where all always did."""
+    """By round: clients whose updates counted, and the others by reason; None if all updates always counted."""
     rounds = [line for line in run.lines if "participants" in line]
     reasons = sorted({why for line in rounds for why in line.get("missing", {})})
     if not reasons:

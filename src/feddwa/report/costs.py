@@ -1,4 +1,4 @@
-"""The table of the report: what every method has reached and what it has cost."""
+"""The report's table: accuracy and cost of every method."""
 
 from collections.abc import Sequence
 from html import escape
@@ -24,7 +24,7 @@ COSTS = ("up + down<br>a client, a round", "traffic<br>in all", "compute<br>in a
 
 
 def cost_table(methods: Sequence[Method]) -> str:
-    """A row per method, and what its columns mean."""
+    """A row per method, and an explanation of the columns."""
     measure = methods[0].measure
     metrics = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
     several, base = any(len(method.runs) > 1 for method in methods), reference(methods)

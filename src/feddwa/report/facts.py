@@ -1,4 +1,4 @@
-"""What runs came to, in words: the sentences on top of a report, with units, for somebody who knows nothing of it."""
+"""The sentences at the top of a report: results with units, for readers who do not know the experiment."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Figure:
 
 
 def lead(methods: Sequence[Method]) -> Method:
-    """The method that is spoken of first: the best after the last round, of those that nothing spoils.
+    """The leading method: the best sound one after the last round.
 
     One that has not finished leads only where none has.
     """
@@ -105,7 +105,7 @@ def _alone(local: Method, methods: Sequence[Method]) -> str:
 
 
 def attacked(configs: Mapping[str, RunConfig]) -> list[str]:
-    """Whose scores these are, where clients attack, and who has a defence; configs: of methods, by name."""
+    """Which clients' scores are shown under attack, and which methods have a defence; configs: by method name."""
     attacks = {config.attack for config in configs.values() if config.attack}
     told = [f"Attackers: {each}. All numbers are those of the honest clients alone." for each in sorted(attacks)]
     defended = {name: config.defences for name, config in configs.items() if config.defences}
@@ -125,7 +125,7 @@ def story(methods: Sequence[Method]) -> list[str]:
 
 
 def warnings(methods: Sequence[Method]) -> list[str]:
-    """What has to be known before methods are compared: who is not finished, what is unequal, and their findings."""
+    """Warnings before a comparison: unfinished runs, unequal settings, findings."""
     found = dict.fromkeys([*_unfinished(methods), *filter(None, [_unequal_rounds(methods), unequal_seeds(methods)])])
     found |= dict.fromkeys(detail for _, details in _failures(methods) for detail in details)
     for method in methods:
@@ -157,7 +157,7 @@ def _unequal_rounds(methods: Sequence[Method]) -> str:
 
 
 def guessing(methods: Sequence[Method]) -> float | None:
-    """Percent right of the best single answer for all clients' test samples; None where that is not known."""
+    """Accuracy in percent of the best constant answer on all clients' test samples; None if unknown."""
     partition = lead(methods).runs[0].partition
     if partition is None or not partition.classed or methods[0].measure is not ACCURACY:
         return None
@@ -231,7 +231,7 @@ def _seed_by_seed(main: Method, methods: Sequence[Method]) -> str:
 
 
 def _joining(main: Method, methods: Sequence[Method]) -> str:
-    """Who lost by joining, or why that is not known."""
+    """The clients that lost by joining, or why that is unknown."""
     gain = all_gains(main, methods)
     if gain is None:
         failed = any(method.algorithm == "local" and not method.sound for method in methods)
@@ -245,7 +245,7 @@ def _joining(main: Method, methods: Sequence[Method]) -> str:
 
 
 def _partners(main: Method) -> str:
-    """Where the weight goes, if the setting has groups that the server was not told of."""
+    """Share of the aggregation weight inside the true groups, if there are any."""
     run = main.runs[0]
     if not run.weights:
         return ""

@@ -1,4 +1,4 @@
-"""Figures for papers: colour-blind safe, and told apart by dashes and markers where they are printed in grey."""
+"""Figures for papers: colour-blind safe, distinguishable by dashes and markers in grey print."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -173,7 +173,7 @@ def pareto(methods: Sequence[Method], path: str | Path) -> None:
 
 
 def front(points: Sequence[tuple[float, float]], sign: int = 1) -> list[tuple[float, float]]:
-    """Of (cost, value): those that no other reaches at the same cost or less, cheapest first.
+    """The Pareto-optimal ones of (cost, value) pairs, cheapest first.
 
     sign: 1 where higher values are better, else -1.
     """

@@ -33,7 +33,7 @@ def index(settings: Mapping[str, Sequence[Method]], links: Mapping[str, str], li
 
 
 def _row(place: int, name: str, method: Method, link: str) -> str:
-    """A method of a setting; what it is filtered by stands in its attributes."""
+    """A table row for a method of a setting; its attributes hold the values to filter by."""
     config, runs = method.runs[0].config, method.runs
     dataset, setting = name.split(", ", 1)
     rounds = sorted({int(run.rounds[-1]) for run in runs})

@@ -21,7 +21,7 @@ def _file(name: str) -> bytes:
 
 
 def sentence(words: str) -> str:
-    """A sentence whose numbers are not torn from their percent signs at a line's end."""
+    """A sentence with non-breaking spaces between numbers and percent signs."""
     return escape(words).replace(" %", "&nbsp;%")
 
 

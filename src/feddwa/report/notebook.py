@@ -1,4 +1,4 @@
-"""Output of a notebook cell that is replaced as work goes on; no widgets, so that it is there in every notebook."""
+"""Progress in a notebook cell whose output is replaced in place; needs no widgets."""
 
 import time
 from html import escape

@@ -75,7 +75,7 @@ def page(methods: Sequence[Method], live: bool = False) -> str:
 
 
 def document(title: str, body: str, numbers: Mapping[str, Any], scripts: Sequence[str], live: bool = False) -> str:
-    """A page that is whole by itself: style, numbers, ECharts and `scripts` are inside."""
+    """A self-contained page with style, data, ECharts and `scripts`."""
     payload = json.dumps(numbers, separators=(",", ":"), allow_nan=False).encode()
     return Template(template("page.html")).substitute(
         title=escape(title),
@@ -90,13 +90,13 @@ def document(title: str, body: str, numbers: Mapping[str, Any], scripts: Sequenc
 
 
 def _warnings(sentences: Sequence[str]) -> str:
-    """A list of them; nothing where there are none."""
+    """An HTML list; empty text for no items."""
     entries = "".join(f"<li>{sentence(each)}</li>" for each in sentences)
     return f'<ul class="warnings" aria-label="Warnings">{entries}</ul>' if entries else ""
 
 
 def _range(methods: Sequence[Method]) -> str:
-    """Rounds, methods and seeds in words."""
+    """Text with the numbers of rounds, methods and seeds."""
     runs = [run for method in methods for run in method.runs]
     rounds, seeds = max(int(run.rounds[-1]) for run in runs), {run.seed for run in runs}
     told = f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) > 1 else f"seed {seeds.pop()}"
@@ -152,12 +152,12 @@ def _class_table(name: str, methods: Sequence[Method]) -> str:
 
 
 def _known(percent: float) -> str:
-    """Nothing of what nobody has."""
+    """Percent with two decimals; empty if unknown."""
     return f"{percent:.2f}" if np.isfinite(percent) else ""
 
 
 def _newcomers(methods: Sequence[Method]) -> str:
-    """A section on held-out clients; nothing where nobody is held out."""
+    """The section on held-out clients; empty without any."""
     methods = [method for method in methods if newcomers.served(method.runs)]
     if not methods:
         return ""

@@ -59,7 +59,7 @@ def jobs(
 
 @contextmanager
 def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar for images that are decoded, on a terminal's stderr: it comes with the first image and goes at the end."""
+    """A bar on a terminal's stderr while images are decoded; it disappears at the end."""
     console = Console(stderr=True, quiet=quiet)
     if quiet or not console.is_terminal:
         yield lambda done, total: None
@@ -76,7 +76,7 @@ def _silent(name: str, rounds: int) -> Iterator[Observer]:
 
 
 class _Board:
-    """Bars in a terminal: one for all runs where there are several, one for each run, what the present one is like."""
+    """Terminal bars: one for all runs if there are several, one per run, and the current run's state."""
 
     def __init__(self, console: Console, count: int, what: str) -> None:
         self._bars = Progress(
@@ -148,7 +148,7 @@ class _Mark(SpinnerColumn):
 
 
 class _Clock(ProgressColumn):
-    """The time that is left, then the time that a run took; of several runs what passed, set-up included."""
+    """Remaining time, then the run's duration; for several runs the elapsed time with set-up."""
 
     max_refresh = 0.5
 
@@ -195,7 +195,7 @@ class _PlainJobs:
 
     @contextmanager
     def job(self, name: str, rounds: int) -> Iterator[Observer]:
-        """A run: say now and then where it stands."""
+        """Report a run's state from time to time."""
         tally, shown = Tally(name, rounds), time.monotonic()
         place = f" ({self._done + 1} of {self._count})" if self._count > 1 else ""
 

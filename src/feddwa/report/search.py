@@ -39,7 +39,7 @@ def rows_of(methods: Sequence[Tuned]) -> list[tuple[str, ...]]:
 
 
 def show_search(console: Console, methods: Sequence[Tuned]) -> None:
-    """The table without the winners' values, for which 80 columns are too few; and what its numbers are."""
+    """The table without the winners' values (80 columns are too few for them), and an explanation of its numbers."""
     table = Table(title=_title(methods), box=box.SIMPLE_HEAD)
     for column in COLUMNS[:-1]:
         short = column.replace("validation", "valid.").replace(", ", "\n")
@@ -139,7 +139,7 @@ def _slices(each: Tuned) -> Figure:
 
 
 def _svg(figure: Figure) -> str:
-    """A figure as a part of a page; the same figure is the same text."""
+    """A figure as inline SVG; equal figures give equal text."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "feddwa"}):
         figure.savefig(text, format="svg", metadata={"Date": None})

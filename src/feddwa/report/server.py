@@ -35,7 +35,7 @@ State = tuple[tuple[str, int, int], ...]  # file -> its size and when it was cha
 
 
 class Board:
-    """The pages of all runs under some paths, kept until a run goes on."""
+    """The pages of all runs under some paths, cached until a run changes."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths, self._lock = paths, threading.Lock()
@@ -43,7 +43,7 @@ class Board:
         self._pages: dict[str, str] = {}
 
     def page(self, name: str) -> str | None:
-        """The page of a setting, or with "" the first one; None where there is none of this name."""
+        """The page of a setting ("": the first one); None if there is no such setting."""
         with self._lock:  # one at a time: whoever comes second finds it made
             state = self.state()
             if state != self._state:

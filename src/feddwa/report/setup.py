@@ -12,7 +12,7 @@ from feddwa.results.record import Record
 
 
 def command(config: RunConfig, seeds: Sequence[int] = ()) -> str:
-    """The command line that makes a run again, or those of several seeds: every option that is not the default."""
+    """The command line that repeats a run or its seeds: every option that differs from the default."""
     named = {name: getattr(config, name) for name in ("algorithm", "dataset", "partition")}
     usual, first = RunConfig(**named).resolved(), RunConfig(partition=config.usual_partition)
     words = ["feddwa", "run", "--algorithm", config.algorithm]

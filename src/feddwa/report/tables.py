@@ -1,4 +1,4 @@
-"""Results as tables in the terminal, and the paths of what was written."""
+"""Results as terminal tables, and the paths of written files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,7 +73,7 @@ def _fairness(runs: Mapping[str, Record]) -> Iterator[str]:
 
 
 def _by_class(methods: Sequence[Method]) -> Iterator[str]:
-    """The classes that are told best and worst, a line for every method and metric per class."""
+    """Best and worst classes, a line per method and per-class metric."""
     for method in methods:
         for metric, values in method.by_class.items():
             if np.isfinite(values).any():
@@ -129,7 +129,7 @@ def show_seeds(console: Console, methods: Sequence[Method]) -> None:
 
 
 def _show_newcomers(console: Console, runs: Mapping[str, Sequence[Record]]) -> None:
-    """How well methods serve held-out clients, and in what way; nothing where nobody is held out. runs: of a method."""
+    """Scores of held-out clients and how each method serves them; empty without held-out clients."""
     runs = {name: own for name, own in runs.items() if newcomers.served(own)}
     if not runs:
         return
@@ -147,7 +147,7 @@ def _show_newcomers(console: Console, runs: Mapping[str, Sequence[Record]]) -> N
 
 
 def _show_metrics(console: Console, methods: Sequence[Method]) -> None:
-    """What else is measured in all runs, in a table of its own: means and spreads take a terminal's width."""
+    """A separate table of the further metrics, as means and spreads need a terminal's width."""
     names = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
     if not names:
         return

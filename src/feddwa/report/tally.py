@@ -1,4 +1,4 @@
-"""What the lines of metrics.jsonl tell of a run while it goes on: how good, how far, how long."""
+"""A running run's state from the lines of metrics.jsonl: accuracy, progress, time."""
 
 import time
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Tally:
     seconds: float = 0.0  # of the rounds that were told of, of all runs: as tables and reports count them
 
     def add(self, line: Line, seed: int = 0) -> None:
-        """Take in a line of metrics.jsonl; seed: of its run, where there are several."""
+        """Add a line of metrics.jsonl; seed: the run's seed, if there are several runs."""
         accuracy = line["before"]["all"]
         if line.get("evaluated") != 0:
             self.scores[seed] = score(line)
@@ -90,7 +90,7 @@ class Tally:
 
 
 def score(line: Line) -> str:
-    """How good the models are that the round began with: in percent, or by their loss where there are no classes."""
+    """Score of the models at the start of the round: percent, or the loss without classes."""
     accuracy, loss = line["before"]["all"], line["loss_before"]
     if accuracy is not None:
         return f"accuracy {accuracy:.2f} %"

@@ -1,4 +1,4 @@
-"""The terminal: a console that prints what it is given, and findings with their marks."""
+"""Terminal output: a console that prints text literally, and findings with their marks."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ def make_console(quiet: bool = False, width: int | None = None) -> Console:
 
 
 def show_finding(console: Console, finding: "Finding", whose: str = "") -> None:
-    """A finding behind its mark; `whose` (a method's name) begins its text."""
+    """Print a finding with its mark; `whose` (a method's name) precedes the text."""
     word, colour = MARKS[finding.level]
     text = Text(f"{word:>5}  ", style=colour)
     text.append(f"{whose}: {finding.text}" if whose else finding.text, style="default")

@@ -21,7 +21,7 @@ class Progress(Callback):
         self._observe: Observer | None = None
 
     def on_begin(self, run: Run) -> None:
-        """Show the bar, where no run of the same stack has."""
+        """Show the bar unless a run of the same stack already has."""
         if self._observe is None:
             console = make_console()
             shown = progress(console, label(run.config.algorithm), run.config.rounds or 0)
@@ -34,7 +34,7 @@ class Progress(Callback):
             self._observe(round.line, run.config.seed)
 
     def on_end(self, run: Run, summary: Mapping[str, Any] | None) -> None:
-        """Leave it as it is when the last run of the stack ends."""
+        """Stop updating when the last run of the stack ends."""
         self._under_way -= 1
         if self._under_way == 0:
             self._open.close()
