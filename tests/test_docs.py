@@ -56,7 +56,7 @@ def quick(command: str) -> list[str] | None:
     if words[0] == "federate":
         return [*without(words, "--nodes", "--rounds"), "--nodes", "2", "--rounds", "1", "--clients", "4"]
     if words[0] == "reproduce":
-        return [*words, "--dry-run"]
+        return [*(word for word in words if word != "--dry-run"), "--dry-run"]
     if words[0] not in ("run", "compare", "tune"):
         return words
     words = [*without(words, "--rounds"), "--rounds", "1", *(() if "--clients" in words else ("--clients", "6"))]

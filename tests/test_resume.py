@@ -169,7 +169,7 @@ def test_a_changed_configuration_is_refused():
 def test_data_that_moved_or_changed():
     path = cut(dataset=own_data("data.npz"), partition="iid")
     Path("data.npz").rename("elsewhere.npz")
-    with pytest.raises(InputError, match=r"data.npz.*\(where the data have moved, change cut/config.toml\)"):
+    with pytest.raises(InputError, match=r"data.npz.*\(if the data have moved, change cut/config.toml\)"):
         feddwa.resume(path)
     own_data("data.npz", seed=1)
     with pytest.raises(InputError, match="cut: the dataset is not the one that the run began with"):

@@ -293,7 +293,7 @@ def test_progress_shows_all_seeds(capsys):
         for round, after in ((1, 0.0), (2, 30.0)):
             for seed in range(2):
                 line = {"round": round, "before": {"all": 50.0 + seed + after}, "loss_before": 1.0}
-                observe({**line, "participants": 4} if round == 1 else line, seed=seed)
+                observe({**line, "participants": 4, "seconds": {"train": 1.0}} if round == 1 else line, seed=seed)
     assert capsys.readouterr().out.startswith("feddwa: done, accuracy 80.00 %, 81.00 %")
 
 
