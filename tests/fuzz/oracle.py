@@ -18,7 +18,7 @@ from feddwa.faults import Faults
 
 FAILED = re.compile(r"feddwa: failed: .+: (nothing was trained|the loss is no finite number)[^\n]+\n")
 FAULTS = ", ".join(field.name for field in fields(Faults))
-NO_NUMBER = re.compile(r"(?<![\w./-])[-+]?(nan|inf|infinity)(?![\w./-])", re.IGNORECASE)
+NO_NUMBER = re.compile(r"(?<![\w./'-])[-+]?(nan|inf|infinity)(?![\w./'-])", re.IGNORECASE)
 
 
 def call(arguments: Sequence[str]) -> tuple[int, str, str]:

@@ -61,6 +61,8 @@ def targets(where: str, y: np.ndarray, order: tuple[str, ...] = ()) -> tuple[np.
     if y.dtype.kind == "f" and (y.ndim > 1 or not is_whole(y[np.isfinite(y)])):
         if not np.isfinite(y).all():
             raise InputError(f"{where}: targets have missing or infinite values")
+        if np.abs(y).max(initial=0) > np.finfo(np.float32).max:
+            raise InputError(f"{where}: targets are larger than float32 holds")
         return y.astype(np.float32), 0, ()
     if y.ndim > 1:
         if y.dtype.kind not in "iub" or y.size == 0 or y.max() < 0 or not are_tokens(y):

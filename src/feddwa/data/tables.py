@@ -142,7 +142,10 @@ def from_csv(where: str, data: bytes, text: Sequence[str] = (), tabs: bool = Fal
     if data.strip() and b"\n" not in data.strip():
         raise InputError(f"{where}: no rows")
     between = "\t" if tabs else max(",;\t", key=_QUOTED.sub("", header).count)
-    names = next(csv.reader([header.rstrip("\r")], delimiter=between), [])
+    try:
+        names = next(csv.reader([header.rstrip("\r")], delimiter=between), [])
+    except csv.Error as error:
+        raise InputError(f"{where}: the first line cannot be read as column names: {error}") from None
     if _are_values(names):
         raise InputError(f"{where}: the first line is {header.strip()[:60]}; it must name the columns")
     kinds = {name: pa.string() for name in names if name.strip() in text}

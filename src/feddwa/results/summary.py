@@ -112,7 +112,7 @@ def summary(names: Line, lines: Sequence[Line], device: torch.device) -> dict[st
         **({"metrics": found} if (found := summarise_metrics(lines)) else {}),
         **({"newcomers": lines[-1]["newcomers"]} if "newcomers" in lines[-1] else {}),
         "missing": summarise_missing(lines),
-        **{key: round(sum(line[name] for line in rounds) / len(rounds)) for key, name in costs.items()},
+        **{key: round(sum(line[name] for line in rounds) / max(1, len(rounds))) for key, name in costs.items()},
         "seconds": round(sum(map(seconds_of, rounds)), 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }

@@ -107,7 +107,18 @@ def from_text(text: str | bytes, path: Path) -> ModelCard:
         raise InputError(f"{path}: is damaged: its lists are not of the same clients")
     if values["dtype"] not in DTYPES:
         raise InputError(f"{path}: is damaged: dtype {shown(values['dtype'])}, must be one of {', '.join(DTYPES)}")
+    for name in ("scale", "shift"):
+        if not _is_numbers(values[name]):
+            raise InputError(f"{path}: is damaged: {name} is not made of finite numbers")
     return ModelCard(**{**found, "scale": values["scale"], "shift": values["shift"]})
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is None, a finite number or nested lists of finite numbers."""
+    if isinstance(value, list):
+        return all(map(_is_numbers, value))
+    limit = 1e300  # larger integers are no float64
+    return value is None or (isinstance(value, int | float) and -limit < value < limit)
 
 
 def _is(value: Any, kind: Any) -> bool:
