@@ -104,6 +104,7 @@ def test_a_run_that_goes_on_is_reported_as_such(runs, tmp_path):
     assert "FedDWA (stopped after round 3 of 6): " in text
     assert "FedDWA, seed 0: all options (stopped after round 3 of 6)" in text
     assert '<small class="mark">stopped after round 3 of 6</small>' in text
+    assert re.search(r'<p class="setting">[^<]*, 3 of 6 rounds, 1 method, seed 0', text)
 
 
 def test_a_run_that_was_stopped_does_not_lead(runs, tmp_path):

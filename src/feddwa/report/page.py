@@ -96,11 +96,13 @@ def _warnings(sentences: Sequence[str]) -> str:
 
 
 def _range(methods: Sequence[Method]) -> str:
-    """Text with the numbers of rounds, methods and seeds."""
+    """Text with finished and planned rounds, methods and seeds."""
     runs = [run for method in methods for run in method.runs]
     rounds, seeds = max(int(run.rounds[-1]) for run in runs), {run.seed for run in runs}
     told = f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) > 1 else f"seed {seeds.pop()}"
-    return f"{rounds} rounds, {len(methods)} method{'s' * (len(methods) > 1)}, {told}"
+    planned = max(run.config.rounds or 0 for run in runs)
+    done = f"{rounds} of {planned}" if rounds < planned else str(rounds)
+    return f"{done} rounds, {len(methods)} method{'s' * (len(methods) > 1)}, {told}"
 
 
 def _partition(run: Record) -> str:

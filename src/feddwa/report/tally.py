@@ -9,25 +9,25 @@ from feddwa.results.units import human_bytes, human_seconds
 
 Line = dict[str, Any]  # of metrics.jsonl
 
-SCORES = 5  # runs in lockstep whose scores stand beside one another
+SCORES = 5  # scores of lockstep runs in one line
 
 
 @dataclass
 class Tally:
-    """What is known so far of a run, or of several in lockstep."""
+    """The state so far of one run, or of several in lockstep."""
 
     name: str
     rounds: int
     started: float = field(default_factory=lambda: time.monotonic())
-    scores: dict[int, str] = field(default_factory=dict)  # seed -> how good its models are
-    best: tuple[float, int] | None = None  # percent, and the round after which it was reached
+    scores: dict[int, str] = field(default_factory=dict)  # seed -> text of its current score
+    best: tuple[float, int] | None = None  # (percent, finished rounds)
     round: int = 0  # finished rounds
-    begun: dict[int, int] = field(default_factory=dict)  # seed -> rounds that were finished when the run was resumed
+    begun: dict[int, int] = field(default_factory=dict)  # seed -> finished rounds at the start or resume
     bytes: int = 0  # up and down, of all clients
-    trained: int = 0  # clients, every round anew
-    lost: int = 0  # updates that did not count
-    over: int = 0  # runs that have ended
-    seconds: float = 0.0  # of the rounds that were told of, of all runs: as tables and reports count them
+    trained: int = 0  # client trainings
+    lost: int = 0  # refused or missing updates
+    over: int = 0  # ended runs
+    seconds: float = 0.0  # sum over all lines of all runs
 
     def add(self, line: Line, seed: int = 0) -> None:
         """Add a line of metrics.jsonl; seed: the run's seed, if there are several runs."""
@@ -46,18 +46,18 @@ class Tally:
 
     @property
     def score(self) -> str:
-        """How good the models are, of several runs one behind the other: "accuracy 93.33 %, 91.94 %"."""
+        """Current scores by seed: "accuracy 93.33 %, 91.94 %"."""
         first, *rest = [self.scores[seed] for seed in sorted(self.scores)] or [""]
         more = [", ..."] if len(rest) >= SCORES else []
         return "".join([first, *(f", {each.rpartition('accuracy ')[2]}" for each in rest[: SCORES - 1]), *more])
 
     @property
     def done(self) -> bool:
-        """Whether no run that has begun is under way."""
+        """Whether all begun runs have ended."""
         return self.over >= len(self.scores)
 
     def details(self) -> str:
-        """What there is besides the score, in less than a line."""
+        """Resume, refused updates, best score, traffic and speed in less than a line."""
         best = (
             ""
             if self.best is None or len(self.scores) > 1
@@ -65,27 +65,31 @@ class Tally:
         )
         lost = f"{self.lost} updates did not count, " if self.lost else ""
         resumed = f"resumed after round {self.resumed}, " if self.resumed else ""
-        speed = (
-            self.trained * max(len(self.begun), 1) / max(self.seconds, 1e-9)
-        )  # in lockstep every line has all seconds
+        speed = self.trained / max(self._elapsed, 1e-9)
         return f"{resumed}{lost}{best}traffic {human_bytes(self.bytes)}, {_rate(speed)} clients/s"
 
     @property
     def resumed(self) -> int:
-        """The round after which the run was resumed, of several the first; 0: it began here."""
+        """Finished rounds at the resume, the fewest of several runs; 0: not resumed."""
         return min(self.begun.values(), default=0)
 
     def took(self) -> str:
-        """The time of a run, as tables and reports have it; of a resumed one that of its rounds since then.
+        """Time of one run as in tables and reports; for a resumed run, of the rounds since then."""
+        more = (" each" if self._runs > 1 else "") + (" since" if self.resumed else "")
+        return f"took {human_seconds(self._elapsed / self._runs)}{more}"
 
-        Runs in lockstep share their time: each of their lines has all of it.
-        """
-        runs = max(len(self.begun), 1)
-        more = (" each" if runs > 1 else "") + (" since" if self.resumed else "")
-        return f"took {human_seconds(self.seconds / runs**2)}{more}"
+    @property
+    def _runs(self) -> int:
+        """Number of runs in lockstep."""
+        return max(len(self.begun), 1)
+
+    @property
+    def _elapsed(self) -> float:
+        """Seconds of all rounds. In lockstep the line of every run has the seconds of the whole stack."""
+        return self.seconds / self._runs
 
     def left(self) -> float:
-        """Seconds to go, if rounds go on as they went; those before a resume took none of this time."""
+        """Estimated remaining seconds, from the rounds since the start or resume."""
         return (time.monotonic() - self.started) * (self.rounds - self.round) / max(self.round - self.resumed, 1)
 
 
